@@ -1,0 +1,2 @@
+//! The sidecar.
+fn main() {}

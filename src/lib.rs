@@ -1,0 +1,3 @@
+//! Kubernetes' plugin registration protocol, from both ends.
+pub mod proto;
+pub mod uds;

@@ -1,0 +1,112 @@
+//! The wire: generated messages and services, their constants, and the codec that all of them use.
+//!
+//! Generated types stay inside the modules that speak gRPC (`driver`, `registrar::service`, the manager's operation
+//! generator); everything behind those uses types of its own.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use prost::Message;
+use tonic::codec::{BufferSettings, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::{Code, Status};
+
+/// CSI 1.x, `csi.proto`: Identity and Node services.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::pedantic,
+    reason = "generated code; the documentation is in proto/"
+)]
+pub mod csi {
+    tonic::include_proto!("csi.v1");
+}
+
+/// The kubelet's `pluginregistration` API, version 1.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::pedantic,
+    reason = "generated code; the documentation is in proto/"
+)]
+pub mod registration {
+    tonic::include_proto!("pluginregistration");
+}
+
+/// `PluginInfo.type` of a CSI driver (`CSIPlugin` in `k8s.io/kubelet/pkg/apis/pluginregistration/v1`).
+pub const CSI_PLUGIN: &str = "CSIPlugin";
+
+/// Largest message that either side takes. The messages here are a few hundred bytes; a notification carries the
+/// kubelet's error text, which quotes driver and API server.
+pub const MAX_MESSAGE_SIZE: usize = 64 * 1024;
+
+/// Bytes that an encoder or decoder reserves at once: enough for nearly every message, and no 8 KiB per call.
+fn buffer() -> BufferSettings {
+    BufferSettings::new(512, 8 * 1024)
+}
+
+/// Protobuf messages in gRPC, as [`tonic_prost::ProstCodec`], with two differences: buffers of the size of our
+/// messages, and a decoding failure that can be told from an `Internal` sent by the peer (see [`is_undecodable`]).
+#[derive(Debug)]
+pub struct Codec<T, U>(PhantomData<(T, U)>);
+
+impl<T, U> Default for Codec<T, U> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T, U> tonic::codec::Codec for Codec<T, U>
+where
+    T: Message + Send + 'static,
+    U: Message + Default + Send + 'static,
+{
+    type Encode = T;
+    type Decode = U;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self::default()
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self::default()
+    }
+}
+
+impl<T: Message, U> Encoder for Codec<T, U> {
+    type Item = T;
+    type Error = Status;
+
+    fn encode(&mut self, item: T, buf: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        item.encode(buf)
+            .map_err(|error| Status::internal(error.to_string()))
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        buffer()
+    }
+}
+
+impl<T, U: Message + Default> Decoder for Codec<T, U> {
+    type Item = U;
+    type Error = Status;
+
+    fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
+        U::decode(buf).map(Some).map_err(|error| {
+            let mut status = Status::new(Code::Internal, error.to_string());
+            status.set_source(Arc::new(error));
+            status
+        })
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        buffer()
+    }
+}
+
+/// Whether this status says that *we* could not decode the peer's message, as opposed to an `Internal` that the peer
+/// itself sent: trying again helps only in the second case.
+pub fn is_undecodable(status: &Status) -> bool {
+    std::error::Error::source(status).is_some_and(|source| source.is::<prost::DecodeError>())
+}

@@ -1,0 +1,82 @@
+//! A gRPC client channel over one Unix socket: one HTTP/2 connection, dialled once, never re-made behind the caller's
+//! back. Both sides of the protocol need to know which process they talk to, and tonic's own channel hides that.
+
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::{HeaderValue, Request, Response, Uri, header};
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::UnixStream;
+use tonic::body::Body;
+use tower_service::Service;
+
+/// Receive window of a stream and of the connection, in bytes: the messages here are a few hundred.
+const WINDOW: u32 = 64 * 1024;
+
+/// Largest header list that a peer may send, in bytes.
+const MAX_HEADER_LIST: u32 = 16 * 1024;
+
+/// One live HTTP/2 connection. Cheap to clone; the connection ends when the last clone is dropped.
+#[derive(Clone, Debug)]
+pub struct Channel {
+    connection: http2::SendRequest<Body>,
+    user_agent: HeaderValue,
+}
+
+impl Channel {
+    /// Dials `path` and returns once the connection is accepted. `user_agent` names the caller to the server.
+    pub async fn connect(path: &Path, user_agent: HeaderValue) -> io::Result<Self> {
+        let stream = UnixStream::connect(path).await?;
+        Self::handshake(stream, user_agent).await
+    }
+
+    async fn handshake(stream: UnixStream, user_agent: HeaderValue) -> io::Result<Self> {
+        let (connection, driver) = http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .max_header_list_size(MAX_HEADER_LIST)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(io::Error::other)?;
+        // Ends by itself: with the peer, or when the last `Channel` is dropped. Its error is seen by the call in flight.
+        tokio::spawn(async move {
+            let _ = driver.await;
+        });
+        Ok(Self {
+            connection,
+            user_agent,
+        })
+    }
+
+    /// The origin that generated clients need (`with_origin`): CSI calls carry `localhost`, as the kubelet's do
+    /// (`newGrpcConn` in `pkg/volume/csi/csi_client.go`).
+    pub fn origin(&self) -> Uri {
+        Uri::from_static("http://localhost")
+    }
+
+    /// Whether the peer is gone.
+    pub fn is_closed(&self) -> bool {
+        self.connection.is_closed()
+    }
+}
+
+impl Service<Request<Body>> for Channel {
+    type Response = Response<Incoming>;
+    type Error = hyper::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.connection.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        request
+            .headers_mut()
+            .insert(header::USER_AGENT, self.user_agent.clone());
+        Box::pin(self.connection.send_request(request))
+    }
+}

@@ -1,0 +1,3 @@
+//! Unix sockets, as both sides of the registration protocol use them.
+
+pub mod channel;
