@@ -1,3 +1,4 @@
 //! Kubernetes' plugin registration protocol, from both ends.
+pub mod klog;
 pub mod proto;
 pub mod uds;
