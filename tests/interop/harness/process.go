@@ -1,0 +1,82 @@
+package harness
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// logTail bounds what a failing test shows of a process's output, in bytes.
+const logTail = 16 << 10
+
+// Process is a program under test that runs beside it; its end is an event, and its output is shown when the test fails.
+type Process struct {
+	cmd     *exec.Cmd
+	logPath string
+	exited  chan struct{}
+}
+
+func start(t *testing.T, logPath, bin string, args ...string) *Process {
+	t.Helper()
+	output, err := os.Create(logPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer output.Close()
+	p := &Process{cmd: exec.Command(bin, args...), logPath: logPath, exited: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = output, output
+	// Nothing outlives a test that is itself killed.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatalf("cannot start %s: %v", bin, err)
+	}
+	go func() {
+		_ = p.cmd.Wait() // The state is read from ProcessState.
+		close(p.exited)
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.exited
+		if t.Failed() {
+			t.Logf("output of %s:\n%s", filepath.Base(bin), p.Output())
+		}
+	})
+	return p
+}
+
+// Exited is closed once the process has ended and was reaped.
+func (p *Process) Exited() <-chan struct{} { return p.exited }
+
+// Terminate sends SIGTERM.
+func (p *Process) Terminate(t *testing.T) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatalf("cannot terminate %s: %v", p.cmd.Path, err)
+	}
+}
+
+// AwaitExit returns the exit code; an end by a signal and no end within the limit are errors.
+func (p *Process) AwaitExit(limit time.Duration) (int, error) {
+	select {
+	case <-p.exited:
+	case <-time.After(limit):
+		return 0, fmt.Errorf("%s still runs after %s", filepath.Base(p.cmd.Path), limit)
+	}
+	if !p.cmd.ProcessState.Exited() {
+		return 0, fmt.Errorf("%s ended by %s", filepath.Base(p.cmd.Path), p.cmd.ProcessState)
+	}
+	return p.cmd.ProcessState.ExitCode(), nil
+}
+
+// Output is what the process has written so far, its last 16 KiB.
+func (p *Process) Output() string {
+	output, err := os.ReadFile(p.logPath)
+	if err != nil {
+		return err.Error()
+	}
+	return string(output[max(0, len(output)-logTail):])
+}
