@@ -1,4 +1,5 @@
 //! Kubernetes' plugin registration protocol, from both ends.
+pub mod goflag;
 pub mod klog;
 pub mod proto;
 pub mod uds;
