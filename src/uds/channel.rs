@@ -14,6 +14,8 @@ use tokio::net::UnixStream;
 use tonic::body::Body;
 use tower_service::Service;
 
+use super::authority::{Authority, Dialled, Disguise};
+
 /// Receive window of a stream and of the connection, in bytes: the messages here are a few hundred.
 const WINDOW: u32 = 64 * 1024;
 
@@ -24,17 +26,41 @@ const MAX_HEADER_LIST: u32 = 16 * 1024;
 #[derive(Clone, Debug)]
 pub struct Channel {
     connection: http2::SendRequest<Body>,
+    origin: Uri,
     user_agent: HeaderValue,
 }
 
 impl Channel {
-    /// Dials `path` and returns once the connection is accepted. `user_agent` names the caller to the server.
-    pub async fn connect(path: &Path, user_agent: HeaderValue) -> io::Result<Self> {
+    /// Dials `path` and returns once the connection is accepted. `authority` is what a kubelet would send to that
+    /// socket, provided that the requests have this channel's [`origin`](Self::origin); `user_agent` names the caller.
+    pub async fn connect(
+        path: &Path,
+        authority: Authority,
+        user_agent: HeaderValue,
+    ) -> io::Result<Self> {
         let stream = UnixStream::connect(path).await?;
-        Self::handshake(stream, user_agent).await
+        let (origin, disguise) = match authority {
+            Authority::Localhost => (Uri::from_static("http://localhost"), None),
+            Authority::PercentEncoded | Authority::Raw => {
+                let disguise = Disguise::new(authority.value(path)).ok_or_else(|| {
+                    io::Error::new(
+                        io::ErrorKind::InvalidInput,
+                        "this socket path makes no :authority",
+                    )
+                })?;
+                let origin = [b"http://", disguise.placeholder()].concat();
+                let origin = Uri::try_from(origin).map_err(io::Error::other)?;
+                (origin, Some(disguise))
+            }
+        };
+        Self::handshake(Dialled::new(stream, disguise), origin, user_agent).await
     }
 
-    async fn handshake(stream: UnixStream, user_agent: HeaderValue) -> io::Result<Self> {
+    async fn handshake(
+        stream: Dialled<UnixStream>,
+        origin: Uri,
+        user_agent: HeaderValue,
+    ) -> io::Result<Self> {
         let (connection, driver) = http2::Builder::new(TokioExecutor::new())
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(WINDOW)
@@ -48,14 +74,15 @@ impl Channel {
         });
         Ok(Self {
             connection,
+            origin,
             user_agent,
         })
     }
 
-    /// The origin that generated clients need (`with_origin`): CSI calls carry `localhost`, as the kubelet's do
-    /// (`newGrpcConn` in `pkg/volume/csi/csi_client.go`).
+    /// The origin that generated clients need (`with_origin`). Its authority is `localhost`, or the placeholder that
+    /// becomes the socket's path on the wire.
     pub fn origin(&self) -> Uri {
-        Uri::from_static("http://localhost")
+        self.origin.clone()
     }
 
     /// Whether the peer is gone.

@@ -1,3 +1,4 @@
 //! Unix sockets, as both sides of the registration protocol use them.
 
+pub mod authority;
 pub mod channel;
