@@ -1,5 +1,27 @@
-//! Kubernetes' plugin registration protocol, from both ends.
+//! Kubernetes' plugin registration protocol, from both ends: the node-driver-registrar sidecar as a library, and what it
+//! is made of.
+//!
+//! | Module | What it is for |
+//! |---|---|
+//! | [`registrar`] | the sidecar: publishes the registration socket, serves the kubelet, keeps the driver registered |
+//! | [`driver`] | the CSI driver as its client sees it |
+//! | [`uds`] | Unix sockets: published by rename, watched, dialled, and the kubelet's `:authority` made legal |
+//! | [`connections`] | bounds on the connections of any server here |
+//! | [`http`] | a small bounded HTTP server for probes and diagnostics |
+//! | [`single_flight`] | one call in flight, its answer shared |
+//! | [`goflag`] | command lines in Go's syntax |
+//! | [`klog`] | logs as klog writes them |
+//! | [`signals`] | the signals that end a sidecar |
+//! | [`proto`] | the wire |
+
+pub mod connections;
+pub mod driver;
 pub mod goflag;
+pub mod http;
 pub mod klog;
 pub mod proto;
+#[cfg(feature = "registrar")]
+pub mod registrar;
+pub mod signals;
+pub mod single_flight;
 pub mod uds;

@@ -108,5 +108,5 @@ impl<T, U: Message + Default> Decoder for Codec<T, U> {
 /// Whether this status says that *we* could not decode the peer's message, as opposed to an `Internal` that the peer
 /// itself sent: trying again helps only in the second case.
 pub fn is_undecodable(status: &Status) -> bool {
-    std::error::Error::source(status).is_some_and(|source| source.is::<prost::DecodeError>())
+    std::error::Error::source(status).is_some_and(<dyn std::error::Error>::is::<prost::DecodeError>)
 }

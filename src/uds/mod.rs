@@ -2,3 +2,5 @@
 
 pub mod authority;
 pub mod channel;
+pub mod socket_file;
+pub mod watch;

@@ -1,0 +1,395 @@
+//! A small bounded HTTP/1.1 server for probes and diagnostics: where it listens, what it refuses, when it hangs up. The rooms
+//! that use it bring their own paths.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdListener, ToSocketAddrs};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use nix::errno::Errno;
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::connections::{self, Session};
+
+/// Connections to one server at once; beyond that the oldest that never completed a request is closed.
+pub const MAX_CONNECTIONS: usize = 128;
+
+/// Bytes of a request line and its headers.
+pub const MAX_HEAD: usize = 16 * 1024;
+
+/// Header lines of a request.
+pub const MAX_HEADERS: usize = 64;
+
+/// How long a client may take for the head of a request, and how long a connection may idle between two.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long answers in flight may take once the server stops.
+pub const DRAIN: Duration = Duration::from_millis(500);
+
+/// Where to listen, in the form of Go's `net.Listen("tcp", ...)`: `:PORT`, `HOST:PORT`, `[IPV6]:PORT`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    host: String,
+    port: u16,
+}
+
+/// Why an endpoint cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError {
+    /// It cannot be read.
+    #[error("{0:?} is no address to listen on: write :PORT, HOST:PORT or [IPV6]:PORT")]
+    Syntax(String),
+    /// Its host name stands for nothing.
+    #[error("cannot look up the host of {endpoint}: {source}")]
+    Lookup {
+        /// The endpoint.
+        endpoint: Endpoint,
+        /// The resolver's answer.
+        source: io::Error,
+    },
+    /// The system refuses.
+    #[error("cannot listen on {endpoint}: {source}{}", hint(.source))]
+    Bind {
+        /// The endpoint.
+        endpoint: Endpoint,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; another process on this host holds the port, with hostNetwork often another driver's sidecar: choose another"
+        }
+        io::ErrorKind::AddrNotAvailable => "; this host does not have that address",
+        io::ErrorKind::PermissionDenied => "; ports below 1024 need root or CAP_NET_BIND_SERVICE",
+        _ => "",
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl std::str::FromStr for Endpoint {
+    type Err = EndpointError;
+
+    fn from_str(text: &str) -> Result<Self, EndpointError> {
+        let syntax = || EndpointError::Syntax(text.to_owned());
+        let (host, port) = text.rsplit_once(':').ok_or_else(syntax)?;
+        let port = port.parse().map_err(|_| syntax())?;
+        let host = match host.strip_prefix('[') {
+            Some(bracketed) => bracketed.strip_suffix(']').ok_or_else(syntax)?,
+            None if host.contains(':') => return Err(syntax()),
+            None => host,
+        };
+        Ok(Self {
+            host: host.to_owned(),
+            port,
+        })
+    }
+}
+
+impl Endpoint {
+    /// Every address, as the deprecated port flags mean it.
+    pub fn any(port: u16) -> Self {
+        Self {
+            host: String::new(),
+            port,
+        }
+    }
+
+    /// Binds every address that the endpoint stands for. A wildcard is IPv4 and IPv6, as Go has it, and so is `localhost`;
+    /// a family that this host does not have is left out. Other names go through the C library, which blocks.
+    pub fn bind(&self) -> Result<Listeners, EndpointError> {
+        let mut listeners = Vec::<StdListener>::new();
+        let mut refusal = None;
+        for ip in self.addresses()? {
+            let port = match listeners.first().map(StdListener::local_addr) {
+                // Port 0: all families on the port that the first one was given.
+                Some(Ok(bound)) => bound.port(),
+                _ => self.port,
+            };
+            match StdListener::bind(SocketAddr::new(ip, port)) {
+                Ok(listener) => listeners.push(listener),
+                // The IPv6 wildcard takes IPv4 along where the system is set so, which is the usual case.
+                Err(error)
+                    if error.kind() == io::ErrorKind::AddrInUse
+                        && ip.is_unspecified()
+                        && !listeners.is_empty() => {}
+                Err(error) if is_missing_family(&error) => refusal = refusal.or(Some(error)),
+                Err(source) => {
+                    let endpoint = self.clone();
+                    return Err(EndpointError::Bind { endpoint, source });
+                }
+            }
+        }
+        match refusal {
+            Some(source) if listeners.is_empty() => Err(EndpointError::Bind {
+                endpoint: self.clone(),
+                source,
+            }),
+            _ => Ok(Listeners(listeners)),
+        }
+    }
+
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the one look-up, before anything waits"
+    )]
+    fn addresses(&self) -> Result<Vec<IpAddr>, EndpointError> {
+        let any = [
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        ];
+        let loopback = [
+            IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ];
+        match self.host.as_str() {
+            "" | "0.0.0.0" | "::" => Ok(any.to_vec()),
+            "localhost" => Ok(loopback.to_vec()),
+            host => (host, self.port)
+                .to_socket_addrs()
+                .map(|addresses| addresses.map(|address| address.ip()).take(1).collect())
+                .map_err(|source| EndpointError::Lookup {
+                    endpoint: self.clone(),
+                    source,
+                }),
+        }
+    }
+}
+
+/// A host without IPv6 either does not know the family, or has no such address.
+fn is_missing_family(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error().map(Errno::from_raw),
+        Some(Errno::EAFNOSUPPORT | Errno::EADDRNOTAVAIL)
+    )
+}
+
+/// Bound, not yet served: whoever binds knows that the port is his before anything else happens.
+#[derive(Debug)]
+pub struct Listeners(Vec<StdListener>);
+
+impl Listeners {
+    /// The addresses, with the port that was given where 0 was asked for.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.0
+            .iter()
+            .filter_map(|listener| listener.local_addr().ok())
+            .collect()
+    }
+
+    /// Answers requests until `stop`. Needs a tokio runtime.
+    pub async fn serve<H: Handler>(
+        self,
+        handler: H,
+        stop: impl Future<Output = ()>,
+    ) -> io::Result<()> {
+        let listeners = self
+            .0
+            .into_iter()
+            .map(|listener| {
+                listener.set_nonblocking(true)?;
+                TcpListener::from_std(listener)
+            })
+            .collect::<io::Result<Vec<_>>>()?;
+        connections::serve(
+            listeners,
+            MAX_CONNECTIONS,
+            stop,
+            DRAIN,
+            |stream, session| serve_connection(stream, session, handler.clone()),
+        )
+        .await;
+        Ok(())
+    }
+}
+
+/// What a server answers with.
+pub trait Handler: Clone + Send + Sync + 'static {
+    /// Answers a request; its body is not read. The answer must come within a bound of the handler's own.
+    fn handle(&self, request: Question) -> impl Future<Output = Answer> + Send;
+}
+
+/// The part of a request that matters here.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// For a handler that minds.
+    pub method: Method,
+    /// Without the query.
+    pub path: String,
+}
+
+/// A whole answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its media type.
+    pub content_type: &'static str,
+    /// Its body.
+    pub body: Bytes,
+}
+
+impl Answer {
+    /// Plain text.
+    pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Self {
+        Self {
+            status,
+            content_type: "text/plain; charset=utf-8",
+            body: body.into(),
+        }
+    }
+
+    /// 404, for every path that nobody serves.
+    pub fn not_found() -> Self {
+        Self::text(StatusCode::NOT_FOUND, "404 page not found\n")
+    }
+
+    fn into_response(self) -> http::Response<Full<Bytes>> {
+        let mut response = http::Response::new(Full::new(self.body));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static(self.content_type),
+        );
+        headers.insert(
+            header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        );
+        response
+    }
+}
+
+async fn serve_connection<H: Handler>(stream: TcpStream, mut session: Session, handler: H) {
+    let finished = session.clone();
+    let service = service_fn(move |request: http::Request<Incoming>| {
+        let handler = handler.clone();
+        let finished = finished.clone();
+        async move {
+            let question = Question {
+                method: request.method().clone(),
+                path: request.uri().path().to_owned(),
+            };
+            let answer = handler.handle(question).await;
+            finished.completed_a_request();
+            Ok::<_, Infallible>(answer.into_response())
+        }
+    });
+    let mut connection = std::pin::pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .max_buf_size(MAX_HEAD)
+            .max_headers(MAX_HEADERS)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    // A client that breaks off, or sends no HTTP, got its 400 from hyper; there is nobody to tell more.
+    let _ = tokio::select! {
+        result = connection.as_mut() => result,
+        () = session.stopped() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(text: &str) -> Endpoint {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn reads_what_go_reads() {
+        for (text, host, port) in [
+            (":9809", "", 9809),
+            ("0.0.0.0:80", "0.0.0.0", 80),
+            ("localhost:0", "localhost", 0),
+            ("[::1]:65535", "::1", 65535),
+            ("[::]:1", "::", 1),
+            ("node.example.com:9809", "node.example.com", 9809),
+        ] {
+            let read = endpoint(text);
+            assert_eq!((read.host.as_str(), read.port), (host, port), "{text}");
+            assert_eq!(read.to_string(), text);
+        }
+        for text in [
+            "",
+            "9809",
+            "localhost",
+            "::1:80",
+            "[::1:80",
+            "[::1]80",
+            ":65536",
+            ":-1",
+            ":http",
+        ] {
+            assert!(text.parse::<Endpoint>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wildcard_answers_on_both_families() {
+        for text in [":0", "0.0.0.0:0", "[::]:0"] {
+            let listeners = endpoint(text).bind().unwrap();
+            let port = listeners.addresses()[0].port();
+            for ip in ["127.0.0.1", "::1"] {
+                let address = SocketAddr::new(ip.parse().unwrap(), port);
+                std::net::TcpStream::connect(address)
+                    .unwrap_or_else(|error| panic!("{text} at {address}: {error}"));
+            }
+        }
+    }
+
+    #[test]
+    fn localhost_is_both_loopback_addresses_on_one_port_and_nothing_else() {
+        let listeners = endpoint("localhost:0").bind().unwrap();
+        let addresses = listeners.addresses();
+        assert!(
+            addresses.iter().all(|address| address.ip().is_loopback()),
+            "{addresses:?}"
+        );
+        assert_eq!(addresses.len(), 2, "{addresses:?}");
+        assert_eq!(addresses[0].port(), addresses[1].port());
+    }
+
+    #[test]
+    fn a_busy_port_is_an_error_that_names_it() {
+        let first = endpoint("127.0.0.1:0").bind().unwrap();
+        let port = first.addresses()[0].port();
+        for host in ["127.0.0.1", "localhost", ""] {
+            let error = endpoint(&format!("{host}:{port}")).bind().unwrap_err();
+            assert!(
+                error.to_string().contains(&format!("{host}:{port}")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_unknown_host_is_an_error() {
+        let error = endpoint("no-such-host.invalid:0").bind().unwrap_err();
+        assert!(matches!(error, EndpointError::Lookup { .. }), "{error}");
+    }
+}

@@ -1,0 +1,403 @@
+//! The sidecar: registers one CSI driver with the kubelet of its node, and keeps it registered.
+//!
+//! [`Registrar::run`] is the only place where things happen. It waits for events (the driver's answer, a call of the
+//! kubelet, a change in one of the two directories, a deadline, the stop signal), gives each to
+//! [`Status`](status::Status) together with a fresh look at the socket's path, and does what comes back.
+
+mod config;
+pub mod publication;
+pub mod service;
+pub mod status;
+
+use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+pub use config::{Config, FailurePolicy};
+
+use crate::driver::{self, Driver, DriverName, Identified};
+use crate::uds::socket_file::{FileId, Occupant, PublishError};
+use crate::uds::watch::Watcher;
+use publication::Publication;
+use service::{Call, Plugin};
+use status::{Action, Event, PublicationId, Settings, Status};
+
+/// Calls of the kubelet that wait to be looked at; a caller beyond that waits with its answer.
+const CALL_QUEUE: usize = 16;
+
+/// Why a registrar ended, or could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The driver cannot be registered.
+    #[error(transparent)]
+    Driver(#[from] driver::Error),
+    /// The registration socket cannot be published.
+    #[error("cannot publish the registration socket: {0}")]
+    Publish(#[from] PublishError),
+    /// The kubelet does not want the driver.
+    #[error("the kubelet refused the registration: {reason}{}", refusal_hint(.reason))]
+    Refused {
+        /// The kubelet's text.
+        reason: String,
+    },
+    /// The registration directory was removed under a bind mount.
+    #[error(
+        "registration directory {0} was removed and cannot come back in this container: restart the pod"
+    )]
+    DirectoryGone(PathBuf),
+}
+
+/// What usually lies behind a kubelet's error text (`RegisterPlugin error -- ...` in
+/// `pkg/kubelet/pluginmanager/operationexecutor/operation_generator.go`).
+fn refusal_hint(reason: &str) -> &'static str {
+    if reason.contains("already registered") {
+        "; another registrar on this node has this driver's name: find its pod, or wait until it is gone"
+    } else if reason.contains("no such file or directory") {
+        "; --kubelet-registration-path must be the path of the driver's socket on the host, as the kubelet sees it"
+    } else if reason.contains("connection refused") {
+        "; nobody listens at --kubelet-registration-path on the host: has the driver restarted, or is another path meant?"
+    } else if reason.contains("topology value collision") {
+        "; remove the label from the Node if the driver's new value is right"
+    } else {
+        ""
+    }
+}
+
+type Identification = Pin<Box<dyn Future<Output = Result<Identified, driver::Error>> + Send>>;
+type OtherAnswer = Pin<Box<dyn Future<Output = bool> + Send>>;
+
+/// A registrar that has not begun yet.
+#[derive(Debug)]
+pub struct Registrar {
+    config: Config,
+    status: watch::Sender<Status>,
+}
+
+impl Registrar {
+    /// Nothing is touched before [`run`](Self::run).
+    pub fn new(config: Config) -> Self {
+        let settings = Settings {
+            policy: config.failure_policy,
+            reregister_on_driver_restart: config.reregister_on_driver_restart,
+            random: || RandomState::new().hash_one(()),
+        };
+        let (status, _) = watch::channel(Status::new(settings));
+        Self { config, status }
+    }
+
+    /// Where the registration stands, for whoever answers questions about it.
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.status.subscribe()
+    }
+
+    /// Registers the driver and keeps it registered until `shutdown`, or until a failure that only a restart can mend.
+    /// In every case our socket is gone afterwards, and nobody else's is touched.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+        for warning in self.config.warnings() {
+            tracing::warn!("{warning}");
+        }
+        let mut running = Running::new(self);
+        let result = running.until_end(shutdown).await;
+        running.withdraw().await;
+        result
+    }
+}
+
+/// A registrar at work.
+struct Running {
+    config: Config,
+    status: watch::Sender<Status>,
+    driver: Driver,
+    watcher: Watcher,
+    driver_changes: watch::Sender<()>,
+    identification: Option<Identification>,
+    /// The socket that told the driver's name.
+    driver_socket: Option<FileId>,
+    publication: Option<Publication>,
+    publications: u64,
+    publish_error: Option<String>,
+    calls: mpsc::Receiver<Call>,
+    call_sender: mpsc::Sender<Call>,
+    other_answer: Option<OtherAnswer>,
+    /// Servers of sockets that are no longer published, ending within their drain time.
+    retired: JoinSet<()>,
+}
+
+/// What the loop woke up for.
+enum Wake {
+    Stop,
+    Identified(Result<Identified, driver::Error>),
+    Call(Call),
+    OtherAnswered(bool),
+    DirectoryChanged,
+    Deadline,
+}
+
+impl Running {
+    fn new(Registrar { config, status }: Registrar) -> Self {
+        let driver = Driver {
+            address: config.driver_address.clone(),
+            timeout: config.timeout,
+            wait_for_ready: config.wait_for_ready,
+        };
+        let watcher = Watcher::new([
+            driver.address.directory().to_owned(),
+            config.registration_directory.clone(),
+        ]);
+        let (call_sender, calls) = mpsc::channel(CALL_QUEUE);
+        let mut running = Self {
+            driver,
+            watcher,
+            driver_changes: watch::channel(()).0,
+            identification: None,
+            driver_socket: None,
+            publication: None,
+            publications: 0,
+            publish_error: None,
+            calls,
+            call_sender,
+            other_answer: None,
+            retired: JoinSet::new(),
+            status,
+            config,
+        };
+        running.identify(running.config.driver_wait_timeout);
+        running
+    }
+
+    async fn until_end(&mut self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+        let mut shutdown = std::pin::pin!(shutdown);
+        loop {
+            let wake = self.next(shutdown.as_mut()).await;
+            self.look();
+            let event = match wake {
+                Wake::Stop => Event::Stop,
+                Wake::Identified(Ok(identified)) => {
+                    self.driver_socket = identified.socket;
+                    self.announce(&identified.name);
+                    Event::Named(identified.name)
+                }
+                Wake::Identified(Err(error)) => {
+                    self.identification_failed(error)?;
+                    continue;
+                }
+                Wake::Call(Call::Asked(id)) => Event::Asked(id),
+                Wake::Call(Call::Notified(id, outcome)) => Event::Notified(id, outcome),
+                Wake::OtherAnswered(answered) => Event::OtherAnswered(answered),
+                Wake::DirectoryChanged => {
+                    // An identification under way hears of it; otherwise a new one may be due.
+                    self.driver_changes.send_replace(());
+                    if self.identification.is_none()
+                        && self.driver.address.socket() != self.driver_socket
+                    {
+                        self.identify(None);
+                    }
+                    continue;
+                }
+                Wake::Deadline => Event::Elapsed,
+            };
+            if let Some(action) = self.tell(event)
+                && let Some(result) = self.act(action)
+            {
+                return result;
+            }
+        }
+    }
+
+    /// Waits for whatever comes first.
+    async fn next(&mut self, shutdown: Pin<&mut impl Future<Output = ()>>) -> Wake {
+        let deadline = self.status.borrow().deadline();
+        tokio::select! {
+            biased;
+            () = shutdown => Wake::Stop,
+            Some(call) = self.calls.recv() => Wake::Call(call),
+            result = polled(&mut self.identification) => Wake::Identified(result),
+            answered = polled(&mut self.other_answer) => Wake::OtherAnswered(answered),
+            () = self.watcher.changed() => Wake::DirectoryChanged,
+            () = async {
+                match deadline {
+                    Some(deadline) => sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+            } => Wake::Deadline,
+        }
+    }
+
+    fn tell(&self, event: Event) -> Option<Action> {
+        let now = Instant::now();
+        let mut action = None;
+        self.status
+            .send_modify(|status| action = status.on(event, now));
+        action
+    }
+
+    /// Tells the machine what lies at the path, so that it decides on nothing older.
+    fn look(&self) {
+        let occupant = self
+            .publication
+            .as_ref()
+            .map_or(Occupant::Missing, Publication::occupant);
+        self.tell(Event::Looked(occupant));
+    }
+
+    /// Starts asking the driver's name.
+    fn identify(&mut self, limit: Option<Duration>) {
+        let driver = self.driver.clone();
+        let changes = self.driver_changes.subscribe();
+        self.identification = Some(Box::pin(
+            async move { driver.identify(limit, changes).await },
+        ));
+    }
+
+    fn identification_failed(&mut self, error: driver::Error) -> Result<(), Error> {
+        let is_fatal = self.publication.is_none()
+            || matches!(
+                error,
+                driver::Error::Name(_) | driver::Error::DirectoryGone(_)
+            );
+        if is_fatal {
+            return Err(error.into());
+        }
+        // The registration stands; only the next change of the driver's socket is a reason to ask again.
+        tracing::error!(err = %error, "The restarted CSI driver does not tell its name, it stays registered as it was");
+        self.driver_socket = self.driver.address.socket();
+        Ok(())
+    }
+
+    fn announce(&self, name: &DriverName) {
+        crate::klog::verbose!(2, csiDriverName = %name, "CSI driver name");
+        if self.status.borrow().name() == Some(name) {
+            return;
+        }
+        if let Some(objection) = name.api_server_objection() {
+            tracing::warn!(
+                csiDriverName = %name,
+                objection,
+                "The API server will refuse this name in a CSINode, and the kubelet then refuses the registration; change \
+                 what the driver's GetPluginInfo returns"
+            );
+        }
+        if let Some((path, length)) = self.config.host_path_too_long(name.as_str()) {
+            tracing::warn!(
+                hostPath = %path.display(),
+                length,
+                limit = crate::uds::socket_file::MAX_SOCKET_PATH,
+                "The registration socket's path is too long on the host, where the kubelet dials it: shorten the driver's \
+                 name or the kubelet's root directory"
+            );
+        }
+    }
+
+    fn act(&mut self, action: Action) -> Option<Result<(), Error>> {
+        match action {
+            Action::Publish => self.publish().err().map(Err),
+            Action::AskOther => {
+                self.ask_other();
+                None
+            }
+            Action::End(result) => Some(result),
+        }
+    }
+
+    /// Publishes a fresh socket. An error is the end; what may pass is left to the machine.
+    fn publish(&mut self) -> Result<(), Error> {
+        let Some(name) = self.status.borrow().name().cloned() else {
+            return Ok(());
+        };
+        let is_renamed = self
+            .publication
+            .as_ref()
+            .is_some_and(|publication| publication.name() != name.as_str());
+        if is_renamed && let Some(publication) = self.publication.take() {
+            self.retire(publication.withdraw());
+        }
+        let id = PublicationId(self.publications + 1);
+        let plugin = Plugin {
+            name: name.to_string(),
+            endpoint: self.config.kubelet_registration_path.clone(),
+            publication: id,
+            calls: self.call_sender.clone(),
+        };
+        match Publication::new(&self.config.registration_directory, plugin) {
+            Ok(publication) => {
+                tracing::info!(socketPath = %publication.path().display(), "Registration socket published, waiting for the kubelet");
+                if let Some(before) = self.publication.replace(publication) {
+                    self.retire(before.retire());
+                }
+                self.publications += 1;
+                self.publish_error = None;
+                self.tell(Event::Published(id));
+                Ok(())
+            }
+            Err(error) => self.publishing_failed(error),
+        }
+    }
+
+    fn publishing_failed(&mut self, error: PublishError) -> Result<(), Error> {
+        let directory = &self.config.registration_directory;
+        if driver::is_removed(directory) {
+            return Err(Error::DirectoryGone(directory.clone()));
+        }
+        if self.publications == 0 || matches!(error, PublishError::TooLong { .. }) {
+            return Err(error.into());
+        }
+        let error = error.to_string();
+        if self.publish_error.as_ref() != Some(&error) {
+            tracing::error!(
+                err = error,
+                "Cannot publish the registration socket again, trying every second"
+            );
+            self.publish_error = Some(error);
+        }
+        self.tell(Event::NotPublished);
+        Ok(())
+    }
+
+    /// Asks the socket that took our path for its driver's name.
+    fn ask_other(&mut self) {
+        let Some(publication) = &self.publication else {
+            return;
+        };
+        let path = publication.path().to_owned();
+        let name = publication.name().to_owned();
+        let limit = self.config.timeout;
+        self.other_answer = Some(Box::pin(async move {
+            let answer = service::ask(&path, limit).await;
+            answer.is_ok_and(|answer| answer.name == name)
+        }));
+    }
+
+    fn retire(&mut self, server: tokio::task::JoinHandle<()>) {
+        self.retired.spawn(async move {
+            let _ = server.await;
+        });
+        while self.retired.try_join_next().is_some() {}
+    }
+
+    /// Takes our socket away, and gives the calls in flight their time.
+    async fn withdraw(&mut self) {
+        self.tell(Event::Stop);
+        if let Some(publication) = self.publication.take() {
+            self.retire(publication.withdraw());
+        }
+        // Calls that come in between are answered, and decide nothing.
+        self.calls.close();
+        let retired = async { while self.retired.join_next().await.is_some() {} };
+        let _ = timeout(service::DRAIN, retired).await;
+    }
+}
+
+/// A future that may not be there; taken away once it is ready.
+async fn polled<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send>>>) -> T {
+    let Some(running) = future else {
+        return std::future::pending().await;
+    };
+    let result = running.as_mut().await;
+    *future = None;
+    result
+}

@@ -1,0 +1,87 @@
+//! The registration socket's life: published, served, looked after, withdrawn.
+
+use std::path::Path;
+
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::service::{self, Plugin};
+use super::status::PublicationId;
+use crate::uds::socket_file::{Occupant, PublishError, SocketFile};
+
+/// One published socket and the server behind it.
+#[derive(Debug)]
+pub struct Publication {
+    id: PublicationId,
+    name: String,
+    file: SocketFile,
+    stop: oneshot::Sender<()>,
+    server: JoinHandle<()>,
+}
+
+impl Publication {
+    /// Publishes `plugin` in `directory` over whatever socket has its name there, and serves it.
+    pub fn new(directory: &Path, plugin: Plugin) -> Result<Self, PublishError> {
+        let (listener, file) = SocketFile::publish(directory, &plugin.name)?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (id, name) = (plugin.publication, plugin.name.clone());
+        let server = tokio::spawn(async move {
+            let stopped = async {
+                let _ = stopped.await;
+            };
+            if let Err(error) = service::serve(listener, plugin, stopped).await {
+                tracing::error!(err = %error, "Cannot serve the registration socket");
+            }
+        });
+        Ok(Self {
+            id,
+            name,
+            file,
+            stop,
+            server,
+        })
+    }
+
+    /// Which publication this is.
+    pub fn id(&self) -> PublicationId {
+        self.id
+    }
+
+    /// The name that it was published under.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where it was published.
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// What lies at its path now.
+    pub fn occupant(&self) -> Occupant {
+        self.file.occupant()
+    }
+
+    /// Unlinks the socket if it is still ours, and lets calls in flight end: the handle ends with them.
+    pub fn withdraw(self) -> JoinHandle<()> {
+        match self.file.withdraw() {
+            Ok(true) => {
+                tracing::info!(socketPath = %self.path().display(), "Registration socket removed");
+            }
+            Ok(false) => {}
+            Err(error) => tracing::error!(
+                socketPath = %self.path().display(),
+                err = %error,
+                "Cannot remove the registration socket; remove it by hand, or the kubelet keeps dialling it"
+            ),
+        }
+        self.retire()
+    }
+
+    /// Lets calls in flight end; the path belongs to somebody else.
+    pub fn retire(self) -> JoinHandle<()> {
+        // Only after the unlink: a closed socket's inode number may be given to a stranger's file.
+        drop(self.stop);
+        self.server
+    }
+}

@@ -1,0 +1,230 @@
+//! The kubelet's `Registration` service over one published socket. Translation only: what a call means is decided by
+//! [`Status`](super::status::Status).
+
+use std::io;
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use http::HeaderValue;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tonic::{Request, Response, Status, async_trait};
+use tower_service::Service;
+
+use super::status::PublicationId;
+use crate::connections::{self, Session};
+use crate::klog::verbose;
+use crate::proto::registration::registration_client::RegistrationClient;
+use crate::proto::registration::registration_server::{Registration, RegistrationServer};
+use crate::proto::registration::{
+    InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
+};
+use crate::proto::{CSI_PLUGIN, MAX_MESSAGE_SIZE};
+use crate::uds::authority::{Accepted, Authority};
+use crate::uds::channel::Channel;
+
+/// Versions of the CSI specification that a driver behind this registrar speaks. The original says 1.0.0 for every
+/// driver, and the kubelet refuses a second registration of a name unless its version is higher.
+const SUPPORTED_VERSIONS: [&str; 1] = ["1.0.0"];
+
+/// Connections to one registration socket at once. A kubelet holds one for the length of a registration.
+pub const MAX_CONNECTIONS: usize = 64;
+
+/// Calls on one connection at once.
+pub const MAX_STREAMS: u32 = 4;
+
+/// Receive window of a stream and of a connection, in bytes: messages are a few hundred.
+pub const WINDOW: u32 = 64 * 1024;
+
+/// Largest header list, in bytes. grpc-go sends some two hundred.
+pub const MAX_HEADER_LIST: u32 = 8 * 1024;
+
+/// Bytes buffered for sending on one stream.
+pub const MAX_SEND_BUFFER: usize = 16 * 1024;
+
+/// Streams that a client may open and reset before they are looked at ("rapid reset").
+pub const MAX_PENDING_RESETS: usize = 8;
+
+/// How long calls in flight may take once the socket is withdrawn.
+pub const DRAIN: Duration = Duration::from_secs(2);
+
+/// The user agent of our own questions (health checks, a stand-by's): they are answered, but say nothing about a kubelet.
+pub const OWN_USER_AGENT: HeaderValue = HeaderValue::from_static("csi-node-driver-registrar-check");
+
+/// What a kubelet called.
+#[derive(Debug)]
+pub enum Call {
+    /// `GetInfo`, for the first time through this publication.
+    Asked(PublicationId),
+    /// `NotifyRegistrationStatus`; its error where the kubelet refused.
+    Notified(PublicationId, Result<(), String>),
+}
+
+/// What the kubelet is told, and whom its calls are reported to.
+#[derive(Clone, Debug)]
+pub struct Plugin {
+    /// The driver's name.
+    pub name: String,
+    /// The path of the driver's socket on the host.
+    pub endpoint: String,
+    /// The publication that the calls come through.
+    pub publication: PublicationId,
+    /// Where calls are reported.
+    pub calls: mpsc::Sender<Call>,
+}
+
+#[derive(Debug)]
+struct RegistrationService {
+    plugin: Plugin,
+    asked: AtomicBool,
+}
+
+#[async_trait]
+impl Registration for RegistrationService {
+    async fn get_info(
+        &self,
+        request: Request<InfoRequest>,
+    ) -> Result<Response<PluginInfo>, Status> {
+        verbose!(4, request = "{}", "Received GetInfo call");
+        let is_own = request
+            .metadata()
+            .get("user-agent")
+            .is_some_and(|agent| agent.as_bytes() == OWN_USER_AGENT.as_bytes());
+        if !is_own && !self.asked.swap(true, Ordering::Relaxed) {
+            self.report(Call::Asked(self.plugin.publication)).await;
+        }
+        Ok(Response::new(PluginInfo {
+            r#type: CSI_PLUGIN.to_owned(),
+            name: self.plugin.name.clone(),
+            endpoint: self.plugin.endpoint.clone(),
+            supported_versions: SUPPORTED_VERSIONS.map(str::to_owned).to_vec(),
+        }))
+    }
+
+    /// Never an error: since 1.36 the kubelet then deregisters the driver and starts over with growing delays.
+    async fn notify_registration_status(
+        &self,
+        request: Request<RegistrationStatus>,
+    ) -> Result<Response<RegistrationStatusResponse>, Status> {
+        let status = request.into_inner();
+        tracing::info!(
+            status = if status.plugin_registered {
+                "registered"
+            } else {
+                "refused"
+            },
+            err = (!status.error.is_empty()).then_some(&status.error),
+            "Received NotifyRegistrationStatus call"
+        );
+        let outcome = if status.plugin_registered {
+            Ok(())
+        } else {
+            Err(status.error)
+        };
+        self.report(Call::Notified(self.plugin.publication, outcome))
+            .await;
+        Ok(Response::new(RegistrationStatusResponse {}))
+    }
+}
+
+impl RegistrationService {
+    async fn report(&self, call: Call) {
+        // Nobody listens any more when the process ends; the kubelet gets its answer all the same.
+        let _ = self.plugin.calls.send(call).await;
+    }
+}
+
+/// Serves a published socket until `stop`, then gives calls in flight [`DRAIN`].
+pub async fn serve(
+    listener: StdListener,
+    plugin: Plugin,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let listener = UnixListener::from_std(listener)?;
+    let service = RegistrationServer::new(RegistrationService {
+        plugin,
+        asked: AtomicBool::new(false),
+    })
+    .max_decoding_message_size(MAX_MESSAGE_SIZE);
+    connections::serve(listener, MAX_CONNECTIONS, stop, DRAIN, |stream, session| {
+        serve_connection(stream, session, service.clone())
+    })
+    .await;
+    Ok(())
+}
+
+async fn serve_connection(
+    stream: UnixStream,
+    mut session: Session,
+    service: RegistrationServer<RegistrationService>,
+) {
+    let finished = session.clone();
+    let service = service_fn(move |request: http::Request<Incoming>| {
+        let mut service = service.clone();
+        let finished = finished.clone();
+        async move {
+            verbose!(5, method = request.uri().path(), "GRPC call");
+            let response = service.call(request).await;
+            finished.completed_a_request();
+            response
+        }
+    });
+    let mut connection = std::pin::pin!(
+        http2::Builder::new(TokioExecutor::new())
+            .max_concurrent_streams(MAX_STREAMS)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .max_header_list_size(MAX_HEADER_LIST)
+            .max_send_buf_size(MAX_SEND_BUFFER)
+            .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+            .serve_connection(TokioIo::new(Accepted::new(stream)), service)
+    );
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        () = session.stopped() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = result {
+        verbose!(4, err = %error, "A connection to the registration socket broke");
+    }
+}
+
+/// Asks a registration socket who it is, as our own check: the answer counts for no kubelet. `limit` bounds connecting and
+/// the call together.
+pub async fn ask(path: &Path, limit: Duration) -> Result<PluginInfo, AskError> {
+    let asking = async {
+        let channel = Channel::connect(path, Authority::Localhost, OWN_USER_AGENT).await?;
+        let origin = channel.origin();
+        let mut client = RegistrationClient::with_origin(channel, origin)
+            .max_decoding_message_size(MAX_MESSAGE_SIZE);
+        let answer = client.get_info(InfoRequest {}).await.map_err(Box::new)?;
+        Ok(answer.into_inner())
+    };
+    timeout(limit, asking)
+        .await
+        .unwrap_or(Err(AskError::TimedOut(limit)))
+}
+
+/// Why a registration socket did not say who it is.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody accepts connections.
+    #[error("cannot connect: {0}")]
+    Connect(#[from] io::Error),
+    /// It answers something else.
+    #[error("GetInfo failed with {:?}: {}", .0.code(), .0.message())]
+    Call(#[from] Box<Status>),
+    /// It takes too long.
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+}
