@@ -97,8 +97,8 @@ fn term_of(text: &str) -> Option<(u128, &str)> {
 
 /// Whole nanoseconds in `0.<digits>` of a unit.
 ///
-/// Go multiplies in `float64`, which cannot tell a value from one that is a thousandth of a nanosecond larger: a third of an
-/// hour with nineteen digits is 20m. So a fraction that close to the next nanosecond counts as it.
+/// Go multiplies in `float64`, so that a value is as good as one that is larger by less than the last of 53 bits: a third of
+/// an hour with nineteen digits is 20m.
 fn fraction_of(digits: &str, unit: u128) -> u128 {
     let mut numerator = 0_u128;
     let mut scale = 1_u128;
@@ -112,7 +112,8 @@ fn fraction_of(digits: &str, unit: u128) -> u128 {
         // Saturated only after 38 digits, where even an hour's fraction is nothing.
         scale = scale.saturating_mul(10);
     }
-    (numerator * unit * 1_000 / scale + 1) / 1_000
+    let exact = numerator * unit;
+    (exact + (exact >> 53)) / scale
 }
 
 fn split_digits(text: &str) -> (&str, &str) {
