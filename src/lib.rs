@@ -9,6 +9,7 @@
 //! | [`connections`] | bounds on the connections of any server here |
 //! | [`http`] | a small bounded HTTP server for probes and diagnostics |
 //! | [`single_flight`] | one call in flight, its answer shared |
+//! | [`failure_log`] | failing checks, logged calmly |
 //! | [`goflag`] | command lines in Go's syntax |
 //! | [`klog`] | logs as klog writes them |
 //! | [`signals`] | the signals that end a sidecar |
@@ -16,6 +17,7 @@
 
 pub mod connections;
 pub mod driver;
+pub mod failure_log;
 pub mod goflag;
 pub mod http;
 pub mod klog;

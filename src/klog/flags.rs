@@ -12,6 +12,8 @@ use crate::goflag::{GoDuration, Quoted, boolean};
 
 /// Logging flags, to be flattened into a program's own: `#[command(flatten)] klog: klog::Flags`.
 #[derive(Clone, Debug, Args)]
+// Or clap makes a group of that name, and every program calls its flags so.
+#[group(skip)]
 pub struct Flags {
     #[arg(
         long = "v",

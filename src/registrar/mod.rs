@@ -4,10 +4,15 @@
 //! kubelet, a change in one of the two directories, a deadline, the stop signal), gives each to
 //! [`Status`](status::Status) together with a fresh look at the socket's path, and does what comes back.
 
+pub mod command;
 mod config;
+pub mod diagnostics;
+pub mod flags;
+pub mod health;
 pub mod publication;
 pub mod service;
 pub mod status;
+mod termination;
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;

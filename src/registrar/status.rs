@@ -226,7 +226,7 @@ impl Status {
             Event::Notified(id, outcome) => self.notified(id, outcome, now),
             Event::OtherAnswered(answered) => self.other_answered(answered),
             Event::Elapsed => self.elapsed(now),
-            Event::Stop => self.end(Ok(())),
+            Event::Stop => Some(self.end(Ok(()))),
         }
     }
 
@@ -344,7 +344,7 @@ impl Status {
             return None;
         };
         if self.settings.policy == FailurePolicy::Exit {
-            return self.end(Err(Error::Refused { reason }));
+            return Some(self.end(Err(Error::Refused { reason })));
         }
         // The kubelet tries again by itself (since 1.36); its repetitions do not put our own attempt off.
         let retry_at = if let Phase::Refused { retry_at, .. } = self.phase {
@@ -412,9 +412,9 @@ impl Status {
         }
     }
 
-    fn end(&mut self, result: Result<(), Error>) -> Option<Action> {
+    fn end(&mut self, result: Result<(), Error>) -> Action {
         self.phase = Phase::Stopped;
-        Some(Action::End(result))
+        Action::End(result)
     }
 }
 

@@ -9,14 +9,14 @@ async fn woken(watcher: &mut Watcher) -> bool {
         .is_ok()
 }
 
-fn watcher(dir: &Path) -> Watcher {
+fn watching(dir: &Path) -> Watcher {
     Watcher::new([dir.to_owned()])
 }
 
 #[tokio::test]
 async fn wakes_for_a_name_that_appears_and_one_that_goes() {
     let dir = tempfile::tempdir().unwrap();
-    let mut watcher = watcher(dir.path());
+    let mut watcher = watching(dir.path());
     fs::write(dir.path().join("a"), "").unwrap();
     assert!(woken(&mut watcher).await);
     fs::remove_file(dir.path().join("a")).unwrap();
@@ -27,7 +27,7 @@ async fn wakes_for_a_name_that_appears_and_one_that_goes() {
 async fn stays_asleep_while_nothing_changes() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a"), "").unwrap();
-    let mut watcher = watcher(dir.path());
+    let mut watcher = watching(dir.path());
     fs::write(dir.path().join("a"), "changed").unwrap();
     let day = Duration::from_secs(86_400);
     assert!(tokio::time::timeout(day, watcher.changed()).await.is_err());
@@ -37,7 +37,7 @@ async fn stays_asleep_while_nothing_changes() {
 async fn asks_for_a_look_every_second_while_the_directory_is_missing() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("missing");
-    let mut watcher = watcher(&missing);
+    let mut watcher = watching(&missing);
     let start = tokio::time::Instant::now();
     for _ in 0..10 {
         watcher.changed().await;
@@ -53,13 +53,13 @@ async fn asks_for_a_look_every_second_while_the_directory_is_missing() {
 #[tokio::test]
 async fn follows_the_path_when_the_directory_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
-    let watched = dir.path().join("watched");
-    fs::create_dir(&watched).unwrap();
-    let mut watcher = watcher(&watched);
-    fs::rename(&watched, dir.path().join("aside")).unwrap();
-    fs::create_dir(&watched).unwrap();
+    let place = dir.path().join("place");
+    fs::create_dir(&place).unwrap();
+    let mut watcher = watching(&place);
+    fs::rename(&place, dir.path().join("aside")).unwrap();
+    fs::create_dir(&place).unwrap();
     while watcher.directories[0].watched.as_ref().map(|(_, id)| *id)
-        != Some(FileId::from(&fs::metadata(&watched).unwrap()))
+        != Some(FileId::from(&fs::metadata(&place).unwrap()))
     {
         assert!(woken(&mut watcher).await);
     }
@@ -68,23 +68,23 @@ async fn follows_the_path_when_the_directory_is_replaced() {
         .await
         .is_ok()
     {}
-    fs::write(watched.join("a"), "").unwrap();
+    fs::write(place.join("a"), "").unwrap();
     assert!(woken(&mut watcher).await);
 }
 
 #[tokio::test]
 async fn watches_a_directory_that_was_removed_and_made_again() {
     let dir = tempfile::tempdir().unwrap();
-    let watched = dir.path().join("watched");
-    fs::create_dir(&watched).unwrap();
-    let mut watcher = watcher(&watched);
-    fs::remove_dir(&watched).unwrap();
-    fs::create_dir(&watched).unwrap();
+    let place = dir.path().join("place");
+    fs::create_dir(&place).unwrap();
+    let mut watcher = watching(&place);
+    fs::remove_dir(&place).unwrap();
+    fs::create_dir(&place).unwrap();
     // DELETE_SELF and IGNORED of the first one.
     while tokio::time::timeout(Duration::from_millis(50), watcher.changed())
         .await
         .is_ok()
     {}
-    fs::write(watched.join("a"), "").unwrap();
+    fs::write(place.join("a"), "").unwrap();
     assert!(woken(&mut watcher).await);
 }

@@ -1,0 +1,57 @@
+//! The paths of the diagnostics server (`--http-endpoint`).
+
+use std::sync::Arc;
+
+use http::StatusCode;
+
+use super::health::Health;
+use crate::http::{Answer, Handler, Question};
+
+/// Health, readiness and, where asked for, Go's pprof paths.
+#[derive(Clone, Debug)]
+pub struct Diagnostics {
+    health: Health,
+    /// The process's arguments, where `/debug/pprof/` is served.
+    pprof: Option<Arc<[u8]>>,
+}
+
+impl Diagnostics {
+    /// `arguments` are what `/debug/pprof/cmdline` shows; `None` serves nothing below `/debug/pprof/`.
+    pub fn new(health: Health, arguments: Option<Vec<String>>) -> Self {
+        let pprof = arguments.map(|arguments| arguments.join("\0").into_bytes().into());
+        Self { health, pprof }
+    }
+}
+
+impl Handler for Diagnostics {
+    async fn handle(&self, question: Question) -> Answer {
+        match (question.path.as_str(), &self.pprof) {
+            ("/healthz", _) => self.health.healthz().await,
+            ("/readyz", _) => self.health.readyz(),
+            ("/debug/pprof/", Some(_)) => Answer {
+                status: StatusCode::OK,
+                content_type: "text/html; charset=utf-8",
+                body: PPROF_INDEX.into(),
+            },
+            ("/debug/pprof/cmdline", Some(arguments)) => {
+                Answer::text(StatusCode::OK, arguments.to_vec())
+            }
+            ("/debug/pprof/profile", Some(_)) => Answer::text(
+                StatusCode::NOT_IMPLEMENTED,
+                "this build has no CPU profiler\n",
+            ),
+            _ => Answer::not_found(),
+        }
+    }
+}
+
+const PPROF_INDEX: &str = "<html>
+<head><title>/debug/pprof/</title></head>
+<body>
+<p>/debug/pprof/</p>
+<table>
+<tr><td><a href=\"cmdline\">cmdline</a></td><td>the arguments of this process, separated by NUL</td></tr>
+</table>
+</body>
+</html>
+";

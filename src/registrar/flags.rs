@@ -1,0 +1,286 @@
+//! The sidecar's flags: all of the original's with their defaults, and ours.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+
+use super::{Config, FailurePolicy};
+use crate::driver::Address;
+use crate::goflag::{GoDuration, boolean, integer};
+use crate::http::Endpoint;
+use crate::klog;
+
+/// Where Kubernetes looks for the reason of an exit, unless the pod says otherwise
+/// (`terminationMessagePath` of `k8s.io/api/core/v1`).
+const DEFAULT_TERMINATION_LOG: &str = "/dev/termination-log";
+
+/// Value of `--mode` that makes the original exit at once.
+const PROBE_MODE: &str = "kubelet-registration-probe";
+
+/// The flags as they were given.
+#[derive(Debug, Parser)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "a command line has as many switches as it has"
+)]
+pub struct Flags {
+    #[arg(
+        long,
+        default_value = "/run/csi/socket",
+        help = "Path of the CSI driver socket that the node-driver-registrar will connect to."
+    )]
+    csi_address: String,
+
+    #[arg(
+        long,
+        default_value = "",
+        help = "Path of the CSI driver socket on the Kubernetes host machine."
+    )]
+    kubelet_registration_path: String,
+
+    #[arg(
+        long,
+        default_value = "/registration",
+        help = "Path to Kubernetes plugin registration directory."
+    )]
+    plugin_registration_path: PathBuf,
+
+    #[arg(
+        long,
+        default_value = "1s",
+        help = "Timeout for waiting for communication with driver"
+    )]
+    timeout: GoDuration,
+
+    #[arg(
+        long,
+        default_value = "",
+        help = "The TCP network address where the HTTP server for diagnostics, including pprof and the health check \
+                indicating whether the registration socket exists, will listen (example: `:8080`). The default is empty \
+                string, which means the server is disabled. Only one of --health-port and --http-endpoint can be set."
+    )]
+    http_endpoint: String,
+
+    #[arg(
+        long,
+        default_value = "0",
+        value_parser = integer,
+        help = "(deprecated) TCP port for healthz requests. Set to 0 to disable the healthz server. Only one of \
+                --health-port and --http-endpoint can be set."
+    )]
+    health_port: i64,
+
+    #[arg(long, help = "enable pprof profiling")]
+    enable_pprof: bool,
+
+    #[arg(
+        long,
+        default_value = "",
+        help = "DEPRECATED. If this is set to kubelet-registration-probe, the driver will exit successfully without \
+                registering with CSI. If set to any other value node-driver-registrar will do the kubelet plugin registration."
+    )]
+    mode: String,
+
+    #[arg(
+        long,
+        default_value = "0s",
+        help = "The --connection-timeout flag is deprecated"
+    )]
+    connection_timeout: GoDuration,
+
+    #[arg(long, help = "Show version.")]
+    version: bool,
+
+    #[arg(
+        long,
+        default_value = "0s",
+        help = "Give up when the CSI driver has not told its name within this time. 0 waits for ever."
+    )]
+    driver_wait_timeout: GoDuration,
+
+    #[arg(
+        long,
+        default_value = "true",
+        value_parser = boolean,
+        action = clap::ArgAction::Set,
+        help = "Wait up to a minute while the CSI driver's Probe answers that it is not ready"
+    )]
+    wait_for_ready: bool,
+
+    #[arg(
+        long,
+        help = "Publish the registration socket anew when the CSI driver was restarted, so that the kubelet asks its \
+                NodeGetInfo again"
+    )]
+    reregister_on_driver_restart: bool,
+
+    #[arg(
+        long,
+        default_value = "exit",
+        help = "What to do when the kubelet refuses the registration: `exit`, so that the pod restarts, or retry with \
+                growing delays"
+    )]
+    registration_failure_policy: String,
+
+    #[arg(
+        long,
+        help = "Where the reason of a failing exit is written. An explicitly given `path` is created, the default is \
+                written only if it exists. Empty turns it off. (default /dev/termination-log)"
+    )]
+    termination_log_path: Option<PathBuf>,
+
+    #[command(flatten)]
+    klog: klog::Flags,
+}
+
+/// What a checked command line asks for.
+#[derive(Debug)]
+pub enum Request {
+    /// Print the version.
+    Version,
+    /// The original's old probe mode: succeed and do nothing.
+    Nothing,
+    /// Register.
+    Run(Box<Settings>),
+}
+
+/// What a sidecar runs with.
+#[derive(Debug)]
+pub struct Settings {
+    /// The registrar's part.
+    pub config: Config,
+    /// Where the diagnostics server listens, if it does.
+    pub http_endpoint: Option<Endpoint>,
+    /// Whether it serves `/debug/pprof/`.
+    pub enable_pprof: bool,
+    /// Value of `--mode`, for the log.
+    pub mode: String,
+}
+
+/// Where the reason of a failing exit goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TerminationLog {
+    /// Nowhere.
+    Off,
+    /// To this file, which is made if it is not there.
+    Create(PathBuf),
+    /// To this file if it is there.
+    Existing(PathBuf),
+}
+
+impl Flags {
+    /// The logging part, which is checked first, so that everything else can be logged.
+    pub fn klog(&self) -> klog::Validation {
+        self.klog.validate()
+    }
+
+    /// Where the reason of a failing exit goes; needs no check, so that it can take any check's result.
+    pub fn termination_log(&self) -> TerminationLog {
+        match &self.termination_log_path {
+            None => TerminationLog::Existing(DEFAULT_TERMINATION_LOG.into()),
+            Some(path) if path.as_os_str().is_empty() => TerminationLog::Off,
+            Some(path) => TerminationLog::Create(path.clone()),
+        }
+    }
+
+    /// Checks everything, and returns all problems together.
+    pub fn validate(self) -> Result<Request, Vec<String>> {
+        if self.version {
+            return Ok(Request::Version);
+        }
+        let mut problems = Problems::default();
+        if self.kubelet_registration_path.is_empty() {
+            problems.0.push(
+                "kubelet-registration-path is a required parameter: give the path of the CSI driver's socket on the host"
+                    .to_owned(),
+            );
+        }
+        if self.mode == PROBE_MODE {
+            return problems.or(Request::Nothing);
+        }
+        let timeout = self.timeout.to_std().filter(|timeout| !timeout.is_zero());
+        let timeout = problems.take("--timeout", timeout.ok_or("it must be greater than zero"));
+        let wait = self.driver_wait_timeout.to_std();
+        let wait = problems.take(
+            "--driver-wait-timeout",
+            wait.ok_or("it must not be negative"),
+        );
+        let driver_address = problems.take("--csi-address", self.csi_address.parse::<Address>());
+        let policy = match &*self.registration_failure_policy {
+            "exit" => Ok(FailurePolicy::Exit),
+            "retry" => Ok(FailurePolicy::Retry),
+            other => Err(format!("{other:?} is neither exit nor retry")),
+        };
+        let failure_policy = problems.take("--registration-failure-policy", policy);
+        let http_endpoint = self.http_endpoint(&mut problems);
+        if self.plugin_registration_path.as_os_str().is_empty() {
+            problems
+                .0
+                .push("--plugin-registration-path: it must name a directory".to_owned());
+        }
+        let (Some(timeout), Some(wait), Some(driver_address), Some(failure_policy)) =
+            (timeout, wait, driver_address, failure_policy)
+        else {
+            return Err(problems.0);
+        };
+        let config = Config {
+            driver_address,
+            timeout,
+            kubelet_registration_path: self.kubelet_registration_path,
+            registration_directory: self.plugin_registration_path,
+            wait_for_ready: self.wait_for_ready,
+            driver_wait_timeout: Some(wait).filter(|wait| *wait != Duration::ZERO),
+            reregister_on_driver_restart: self.reregister_on_driver_restart,
+            failure_policy,
+        };
+        problems.or(Request::Run(Box::new(Settings {
+            config,
+            http_endpoint,
+            enable_pprof: self.enable_pprof,
+            mode: self.mode,
+        })))
+    }
+
+    fn http_endpoint(&self, problems: &mut Problems) -> Option<Endpoint> {
+        match (self.health_port, &*self.http_endpoint) {
+            (..=0, "") => None,
+            (..=0, endpoint) => problems.take("--http-endpoint", endpoint.parse()),
+            (port, "") => {
+                let port = u16::try_from(port).map(Endpoint::any);
+                problems.take("--health-port", port.map_err(|_| "ports end at 65535"))
+            }
+            _ => {
+                problems.0.push(
+                    "Only one of `--health-port` and `--http-endpoint` can be set".to_owned(),
+                );
+                None
+            }
+        }
+    }
+
+    /// Whether flags were given that do nothing any more.
+    pub fn has_connection_timeout(&self) -> bool {
+        self.connection_timeout != GoDuration::default()
+    }
+}
+
+/// What is wrong with a command line, a line each.
+#[derive(Default)]
+struct Problems(Vec<String>);
+
+impl Problems {
+    fn take<T, E: std::fmt::Display>(&mut self, flag: &str, value: Result<T, E>) -> Option<T> {
+        value
+            .map_err(|problem| self.0.push(format!("{flag}: {problem}")))
+            .ok()
+    }
+
+    fn or<T>(self, value: T) -> Result<T, Vec<String>> {
+        if self.0.is_empty() {
+            Ok(value)
+        } else {
+            Err(self.0)
+        }
+    }
+}
