@@ -13,6 +13,7 @@
 //! | [`goflag`] | command lines in Go's syntax |
 //! | [`klog`] | logs as klog writes them |
 //! | [`signals`] | the signals that end a sidecar |
+//! | [`testing`] | a CSI driver with faults on demand |
 //! | [`proto`] | the wire |
 
 pub mod connections;
@@ -26,4 +27,6 @@ pub mod proto;
 pub mod registrar;
 pub mod signals;
 pub mod single_flight;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod uds;
