@@ -13,10 +13,10 @@ use super::{MakeLegal, Scanner};
 /// Holds octets only while the head of a frame or a HEADERS frame has not come in whole: at most 16,393.
 #[derive(Debug)]
 pub struct Accepted<S> {
-    stream: S,
+    pub(super) stream: S,
     scanner: Scanner,
     /// Octets that were read and not yet handed out.
-    held: Vec<u8>,
+    pub(super) held: Vec<u8>,
     /// How many of them have been handed out since.
     handed_out: usize,
     /// How many octets have to be added to `held` before it can be handed out.

@@ -51,11 +51,11 @@ impl Rule for Disguise {
 /// With one, what is written is copied, and sent by a flush or when 16,393 octets have gathered.
 #[derive(Debug)]
 pub struct Dialled<S> {
-    stream: S,
+    pub(super) stream: S,
     scanner: Scanner,
     disguise: Option<Disguise>,
     /// Octets not yet sent: at most [`MAX_HELD`].
-    pending: Vec<u8>,
+    pub(super) pending: Vec<u8>,
     /// How many of them the scanner has released.
     released: usize,
     /// How many of those have been sent.

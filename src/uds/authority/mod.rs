@@ -21,6 +21,11 @@ mod huffman;
 mod kubelet;
 mod scanner;
 
+#[cfg(test)]
+mod oracle;
+#[cfg(test)]
+mod tests;
+
 pub use accepted::Accepted;
 pub use dialled::{Dialled, Disguise};
 pub use kubelet::Authority;
