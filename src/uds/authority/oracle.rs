@@ -305,6 +305,7 @@ pub(super) fn compare(
 
 /// The code of each octet and its bits, and of the end of a string (RFC 7541 Appendix B).
 #[rustfmt::skip]
+#[allow(clippy::unreadable_literal, reason = "written as in the RFC")]
 pub(super) const CODES: [(u32, u8); 257] = [
     (0x1ff8, 13), (0x7fffd8, 23), (0xfffffe2, 28), (0xfffffe3, 28), (0xfffffe4, 28), (0xfffffe5, 28), (0xfffffe6, 28), (0xfffffe7, 28),
     (0xfffffe8, 28), (0xffffea, 24), (0x3ffffffc, 30), (0xfffffe9, 28), (0xfffffea, 28), (0x3ffffffd, 30), (0xfffffeb, 28), (0xfffffec, 28),

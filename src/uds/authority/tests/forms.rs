@@ -60,7 +60,7 @@ fn whatever_else_h2_refuses() {
         "/a@",
         "%",
         "a?b",
-        "/var/#<^`{\"/kubelet",
+        "/var/lib/kubelet/plugins_registry/<#\">-reg.sock",
         "/var/lib/kubelet/\u{fc}/x",
     ] {
         for huffman in [false, true] {

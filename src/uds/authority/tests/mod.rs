@@ -1,13 +1,17 @@
 //! The adapter held against the oracle, against a stock hyper server, and with real sockets.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod calls;
 mod encoder;
 mod forms;
 mod huffman;
 mod properties;
+mod server;
 mod streams;
 
 use super::scanner::MAX_HELD;
-use super::{MakeLegal, Rule, Scanner};
+use super::{MakeLegal, Rule, Scanned, Scanner};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -52,10 +56,10 @@ fn scan(octets: &[u8], rule: &dyn Rule, sizes: impl IntoIterator<Item = usize>) 
         let (piece, others) = rest.split_at(size.min(rest.len()));
         rest = others;
         held.extend_from_slice(piece);
-        let scanned = scanner.scan(&mut held, rule);
-        out.extend(held.drain(..scanned.released));
-        assert_eq!(held.is_empty(), scanned.missing == 0);
-        assert!(held.len() + scanned.missing <= MAX_HELD);
+        let Scanned { released, missing } = scanner.scan(&mut held, rule);
+        out.extend(held.drain(..released));
+        assert_eq!(held.is_empty(), missing == 0);
+        assert!(held.len() + missing <= MAX_HELD);
     }
     out.extend(held);
     assert_eq!(out.len(), octets.len());
