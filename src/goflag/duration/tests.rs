@@ -1,5 +1,7 @@
 //! Tables of values that Go accepts and refuses, and laws.
 
+use std::fmt::Write;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -184,7 +186,8 @@ proptest! {
         for (whole, millionths, unit) in &terms {
             text += &whole.to_string();
             if let Some(millionths) = millionths {
-                text += &format!(".{millionths:06}{}", "0".repeat(zeros));
+                let zeros = "0".repeat(zeros);
+                let _ = write!(text, ".{millionths:06}{zeros}");
             }
             text += unit;
         }
