@@ -69,17 +69,16 @@ async fn a_second_signal_does_not_wait_for_a_call_in_flight() {
     let _driver = node.driver();
     let mut registrar = node.registrar::<&str>([]);
     let socket = node.published_as(DRIVER).await;
-    // A request that never ends: HEADERS without END_STREAM, after an empty SETTINGS.
-    let mut stuck = std::os::unix::net::UnixStream::connect(&socket).unwrap();
-    let get_info = b"\x00\x00\x5c\x01\x04\x00\x00\x00\x01\x83\x86\x41\x09localhost\x04\x27/pluginregistration.Registration/GetInfo\x5f\x10application/grpc\x40\x02te\x08trailers";
-    let mut octets =
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00".to_vec();
-    let mut head = get_info.to_vec();
-    let length = u32::try_from(head.len() - 9).unwrap().to_be_bytes();
-    head[..3].copy_from_slice(&length[1..]);
-    octets.extend(head);
-    std::io::Write::write_all(&mut stuck, &octets).unwrap();
-    // Answered in order: once this one is, the other has been read too.
+    // A request whose body never ends.
+    let stream = tokio::net::UnixStream::connect(&socket).await.unwrap();
+    let (mut stuck, connection) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    let request = http::Request::post("http://localhost/pluginregistration.Registration/GetInfo")
+        .header("content-type", "application/grpc")
+        .body(())
+        .unwrap();
+    let _unanswered = stuck.send_request(request, false).unwrap();
+    // Connections are served in order: once this one is answered, the other has been read too.
     Kubelet::dial(&socket).await.get_info().await;
 
     registrar.signal(Signal::SIGTERM);
