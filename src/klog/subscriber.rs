@@ -34,6 +34,7 @@ impl<O: Output> Subscriber<O> {
             output,
             zone,
             pid: std::process::id(),
+            #[allow(clippy::disallowed_methods, reason = "lines carry the wall time")]
             now: SystemTime::now,
         }
     }

@@ -54,7 +54,7 @@ impl Zone {
         let offset = self
             .0
             .find_local_time_type(seconds)
-            .map_or(0, |local| local.ut_offset());
+            .map_or(0, tz::LocalTimeType::ut_offset);
         UtcDateTime::from_timespec(seconds.saturating_add(offset.into()), nanos).unwrap_or(EPOCH)
     }
 }

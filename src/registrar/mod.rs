@@ -2,7 +2,7 @@
 //!
 //! [`Registrar::run`] is the only place where things happen. It waits for events (the driver's answer, a call of the
 //! kubelet, a change in one of the two directories, a deadline, the stop signal), gives each to
-//! [`Status`](status::Status) together with a fresh look at the socket's path, and does what comes back.
+//! [`Status`] together with a fresh look at the socket's path, and does what comes back.
 
 pub mod command;
 mod config;

@@ -441,7 +441,8 @@ fn retry_delay(refusals: u32, random: u64) -> Duration {
     let delay = first
         .saturating_mul(2_u32.saturating_pow(refusals))
         .min(longest);
-    delay - delay / 5 * u32::try_from(random % 1024).unwrap_or(0) / 1024
+    let random = u32::try_from(random % 1024).unwrap_or(0);
+    delay * (5 * 1024 - random) / (5 * 1024)
 }
 
 #[cfg(test)]

@@ -12,10 +12,9 @@ impl TerminationLog {
     /// Writes `reason`, cut to what the kubelet reads. A failure is logged: it must not hide the reason itself.
     pub fn write(&self, reason: &str) {
         let (path, create) = match self {
-            Self::Off => return,
             Self::Create(path) => (path, true),
             Self::Existing(path) if path.exists() => (path, false),
-            Self::Existing(_) => return,
+            Self::Existing(_) | Self::Off => return,
         };
         let written = OpenOptions::new()
             .write(true)

@@ -123,7 +123,7 @@ impl CsiDriver {
             calls: Arc::new(watch::channel(Calls::default()).0),
         };
         let (stop, stopped) = oneshot::channel::<()>();
-        let served = answers.clone();
+        let given = answers.clone();
         let server = tokio::spawn(async move {
             let stopped = async {
                 let _ = stopped.await;
@@ -133,7 +133,7 @@ impl CsiDriver {
                 MAX_CONNECTIONS,
                 stopped,
                 DRAIN,
-                |stream, session| serve_connection(stream, session, served.clone()),
+                |stream, session| serve_connection(stream, session, given.clone()),
             )
             .await;
         });

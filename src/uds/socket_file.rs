@@ -18,7 +18,7 @@ use nix::sys::stat::{Mode, umask};
 pub const MAX_SOCKET_PATH: usize = 107;
 
 /// How old a temporary socket that refuses connections must be before it counts as left by a crash.
-const STALE_AFTER: Duration = Duration::from_secs(60);
+const STALE_AFTER: Duration = Duration::from_mins(1);
 
 /// Characters in the changing part of a temporary name; with the two dots as long as the final name's `-reg.sock`.
 const UNIQUE_LEN: usize = 7;

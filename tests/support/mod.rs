@@ -6,11 +6,12 @@
     unreachable_pub,
     reason = "every test file uses its own part of the harness"
 )]
+#![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -25,6 +26,8 @@ use csi_node_driver_registrar::uds::channel::Channel;
 use http::HeaderValue;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -399,18 +402,13 @@ pub async fn get(address: SocketAddr, path: &str) -> HttpAnswer {
 
 /// Sends these octets and reads to the end.
 pub async fn request(address: SocketAddr, octets: &str) -> HttpAnswer {
-    let octets = octets.to_owned();
-    let exchange = tokio::task::spawn_blocking(move || {
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_mins(1)))
-            .unwrap();
-        stream.write_all(octets.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    });
-    let answer = exchange.await.unwrap();
+    let mut answer = String::new();
+    within(Duration::from_mins(1), "an HTTP answer", async {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(octets.as_bytes()).await.unwrap();
+        stream.read_to_string(&mut answer).await.unwrap();
+    })
+    .await;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     HttpAnswer {
         status: head

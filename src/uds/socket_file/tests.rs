@@ -101,29 +101,20 @@ fn a_missing_directory_is_an_error_and_stays_missing() {
 #[test]
 fn removes_only_old_dead_temporary_sockets_of_this_driver() {
     let dir = tempfile::tempdir().unwrap();
-    let old = SystemTime::now() - Duration::from_secs(120);
-    let make = |name: &str, alive: bool, age: Option<SystemTime>| {
+    let make = |name: &str, alive: bool, is_old: bool| {
         let path = dir.path().join(name);
         let listener = UnixListener::bind(&path).unwrap();
-        if let Some(time) = age {
-            let times = nix::sys::time::TimeVal::new(
-                i64::try_from(
-                    time.duration_since(SystemTime::UNIX_EPOCH)
-                        .unwrap()
-                        .as_secs(),
-                )
-                .unwrap(),
-                0,
-            );
-            nix::sys::stat::utimes(&path, &times, &times).unwrap();
+        if is_old {
+            let day_two = nix::sys::time::TimeVal::new(86_400, 0);
+            nix::sys::stat::utimes(&path, &day_two, &day_two).unwrap();
         }
         alive.then_some(listener)
     };
-    let _alive = make(".driver.example.com.alive00", true, Some(old));
-    make(".driver.example.com.young00", false, None);
-    make(".driver.example.com.dead000", false, Some(old));
-    make(".another.example.com.dead00", false, Some(old));
-    make(".driver.example.com.x.dead000", false, Some(old));
+    let _alive = make(".driver.example.com.alive00", true, true);
+    make(".driver.example.com.young00", false, false);
+    make(".driver.example.com.dead000", false, true);
+    make(".another.example.com.dead00", false, true);
+    make(".driver.example.com.x.dead000", false, true);
     fs::write(dir.path().join(".driver.example.com.file000"), "").unwrap();
 
     SocketFile::publish(dir.path(), NAME).unwrap();
@@ -149,7 +140,7 @@ proptest! {
         let temporary = temporary_name(&name, 0);
         prop_assert_eq!(temporary.len(), format!("{name}-reg.sock").len());
         prop_assert!(is_temporary_name_of(&name, &temporary));
-        let longer = format!("{}.x", name);
+        let longer = format!("{name}.x");
         prop_assert!(!is_temporary_name_of(&longer, &temporary));
         prop_assert!(!is_temporary_name_of(&name, &temporary_name(&longer, 0)));
     }
