@@ -4,11 +4,14 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use clap::Parser;
 use tokio::sync::oneshot;
 
+use super::cleanup::CleanupFlags;
 use super::diagnostics::Diagnostics;
 use super::flags::{Flags, Request, Settings, TerminationLog};
 use super::health::Health;
+use super::probe::ProbeFlags;
 use super::{Error, Registrar};
 use crate::goflag;
 use crate::http::{EndpointError, Listeners};
@@ -35,7 +38,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     });
     match started {
         Ok((runtime, signals)) => {
-            let end = runtime.block_on(sidecar(&program, arguments, signals));
+            let end = runtime.block_on(command(&program, arguments, signals));
             // Nothing that still runs has anything to finish.
             runtime.shutdown_background();
             end
@@ -47,13 +50,50 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// Sub-commands are exactly these words as the first argument; any other is a positional, which Go's flags ignore.
+async fn command(program: &OsStr, arguments: Vec<OsString>, signals: Signals) -> ExitCode {
+    let word = arguments.first().and_then(|word| word.to_str());
+    match word {
+        Some("probe") => match subcommand::<ProbeFlags>(program, &arguments) {
+            Ok(flags) => conclude(flags.run().await),
+            Err(error) => usage(&error),
+        },
+        Some("cleanup") => match subcommand::<CleanupFlags>(program, &arguments) {
+            Ok(flags) => conclude(flags.run()),
+            Err(error) => usage(&error),
+        },
+        _ => sidecar(program, arguments, signals).await,
+    }
+}
+
+fn subcommand<T: Parser>(program: &OsStr, arguments: &[OsString]) -> Result<T, goflag::Error> {
+    let mut words = arguments.iter();
+    let name: Vec<_> = std::iter::once(program)
+        .chain(words.next().map(OsString::as_os_str))
+        .collect();
+    goflag::parse(&name.join(OsStr::new(" ")), words.cloned())
+}
+
+/// A sub-command's end: its error is one line for whoever reads the pod's events.
+fn conclude(result: Result<(), impl std::error::Error>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error.to_string());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage(error: &goflag::Error) -> ExitCode {
+    complain(&error.to_string());
+    ExitCode::from(error.exit_code())
+}
+
 async fn sidecar(program: &OsStr, arguments: Vec<OsString>, signals: Signals) -> ExitCode {
     let flags = match goflag::parse::<Flags>(program, arguments.iter().cloned()) {
         Ok(flags) => flags,
-        Err(error) => {
-            complain(&error.to_string());
-            return ExitCode::from(error.exit_code());
-        }
+        Err(error) => return usage(&error),
     };
     let logging = flags.klog();
     // Only a second subscriber of one process could be refused.

@@ -134,6 +134,17 @@ pub struct Flags {
     klog: klog::Flags,
 }
 
+/// What `probe` needs of the registrar's flags.
+#[derive(Debug)]
+pub struct ProbeTarget {
+    /// `--plugin-registration-path`.
+    pub directory: PathBuf,
+    /// `--kubelet-registration-path`.
+    pub endpoint: String,
+    /// `--timeout`.
+    pub timeout: Duration,
+}
+
 /// What a checked command line asks for.
 #[derive(Debug)]
 pub enum Request {
@@ -190,17 +201,11 @@ impl Flags {
             return Ok(Request::Version);
         }
         let mut problems = Problems::default();
-        if self.kubelet_registration_path.is_empty() {
-            problems.0.push(
-                "kubelet-registration-path is a required parameter: give the path of the CSI driver's socket on the host"
-                    .to_owned(),
-            );
-        }
+        self.check_registration_path(&mut problems);
         if self.mode == PROBE_MODE {
             return problems.or(Request::Nothing);
         }
-        let timeout = self.timeout.to_std().filter(|timeout| !timeout.is_zero());
-        let timeout = problems.take("--timeout", timeout.ok_or("it must be greater than zero"));
+        let timeout = self.check_timeout(&mut problems);
         let wait = self.driver_wait_timeout.to_std();
         let wait = problems.take(
             "--driver-wait-timeout",
@@ -257,6 +262,34 @@ impl Flags {
                 None
             }
         }
+    }
+
+    /// The part that a probe of this registrar needs, or all problems with it.
+    pub fn probe_target(&self) -> Result<ProbeTarget, Vec<String>> {
+        let mut problems = Problems::default();
+        self.check_registration_path(&mut problems);
+        match self.check_timeout(&mut problems) {
+            Some(timeout) if problems.0.is_empty() => Ok(ProbeTarget {
+                directory: self.plugin_registration_path.clone(),
+                endpoint: self.kubelet_registration_path.clone(),
+                timeout,
+            }),
+            _ => Err(problems.0),
+        }
+    }
+
+    fn check_registration_path(&self, problems: &mut Problems) {
+        if self.kubelet_registration_path.is_empty() {
+            problems.0.push(
+                "kubelet-registration-path is a required parameter: give the path of the CSI driver's socket on the host"
+                    .to_owned(),
+            );
+        }
+    }
+
+    fn check_timeout(&self, problems: &mut Problems) -> Option<Duration> {
+        let timeout = self.timeout.to_std().filter(|timeout| !timeout.is_zero());
+        problems.take("--timeout", timeout.ok_or("it must be greater than zero"))
     }
 
     /// Whether flags were given that do nothing any more.

@@ -4,11 +4,13 @@
 //! kubelet, a change in one of the two directories, a deadline, the stop signal), gives each to
 //! [`Status`] together with a fresh look at the socket's path, and does what comes back.
 
+pub mod cleanup;
 pub mod command;
 mod config;
 pub mod diagnostics;
 pub mod flags;
 pub mod health;
+pub mod probe;
 pub mod publication;
 pub mod service;
 pub mod status;
@@ -327,6 +329,7 @@ impl Running {
             endpoint: self.config.kubelet_registration_path.clone(),
             publication: id,
             calls: self.call_sender.clone(),
+            status: self.status.subscribe(),
         };
         match Publication::new(&self.config.registration_directory, plugin) {
             Ok(publication) => {

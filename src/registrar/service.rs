@@ -13,12 +13,13 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
+use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status, async_trait};
 use tower_service::Service;
 
-use super::status::PublicationId;
+use super::status::{PublicationId, Status as RegistrarStatus};
 use crate::connections::{self, Session};
 use crate::klog::verbose;
 use crate::proto::registration::registration_client::RegistrationClient;
@@ -58,6 +59,11 @@ pub const DRAIN: Duration = Duration::from_secs(2);
 /// The user agent of our own questions (health checks, a stand-by's): they are answered, but say nothing about a kubelet.
 pub const OWN_USER_AGENT: HeaderValue = HeaderValue::from_static("csi-node-driver-registrar-check");
 
+/// Response metadata of `GetInfo` that tells our own questions where the registration stands ([`Phase::name`]).
+///
+/// [`Phase::name`]: super::status::Phase::name
+const STATUS_METADATA: &str = "csi-registrar-status";
+
 /// What a kubelet called.
 #[derive(Debug)]
 pub enum Call {
@@ -78,6 +84,8 @@ pub struct Plugin {
     pub publication: PublicationId,
     /// Where calls are reported.
     pub calls: mpsc::Sender<Call>,
+    /// Where the registration stands, for our own questions.
+    pub status: watch::Receiver<RegistrarStatus>,
 }
 
 #[derive(Debug)]
@@ -100,12 +108,19 @@ impl Registration for RegistrationService {
         if !is_own && !self.asked.swap(true, Ordering::Relaxed) {
             self.report(Call::Asked(self.plugin.publication)).await;
         }
-        Ok(Response::new(PluginInfo {
+        let mut response = Response::new(PluginInfo {
             r#type: CSI_PLUGIN.to_owned(),
             name: self.plugin.name.clone(),
             endpoint: self.plugin.endpoint.clone(),
             supported_versions: SUPPORTED_VERSIONS.map(str::to_owned).to_vec(),
-        }))
+        });
+        if is_own {
+            let status = self.plugin.status.borrow().phase().name();
+            response
+                .metadata_mut()
+                .insert(STATUS_METADATA, MetadataValue::from_static(status));
+        }
+        Ok(response)
     }
 
     /// Never an error: since 1.36 the kubelet then deregisters the driver and starts over with growing delays.
@@ -201,18 +216,38 @@ async fn serve_connection(
 
 /// Asks a registration socket who it is, as our own check: the answer counts for no kubelet. `limit` bounds connecting and
 /// the call together.
-pub async fn ask(path: &Path, limit: Duration) -> Result<PluginInfo, AskError> {
+pub async fn ask(path: &Path, limit: Duration) -> Result<Answer, AskError> {
     let asking = async {
         let channel = Channel::connect(path, Authority::Localhost, OWN_USER_AGENT).await?;
         let origin = channel.origin();
         let mut client = RegistrationClient::with_origin(channel, origin)
             .max_decoding_message_size(MAX_MESSAGE_SIZE);
         let answer = client.get_info(InfoRequest {}).await.map_err(Box::new)?;
-        Ok(answer.into_inner())
+        let status = answer.metadata().get(STATUS_METADATA);
+        let status = status
+            .and_then(|status| status.to_str().ok())
+            .map(str::to_owned);
+        let PluginInfo { name, endpoint, .. } = answer.into_inner();
+        Ok(Answer {
+            name,
+            endpoint,
+            status,
+        })
     };
     timeout(limit, asking)
         .await
         .unwrap_or(Err(AskError::TimedOut(limit)))
+}
+
+/// Who a registration socket says it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The driver's name.
+    pub name: String,
+    /// The path of the driver's socket on the host.
+    pub endpoint: String,
+    /// Where the registration stands, if a registrar of ours answered.
+    pub status: Option<String>,
 }
 
 /// Why a registration socket did not say who it is.

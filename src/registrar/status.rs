@@ -101,6 +101,22 @@ pub enum Phase {
     Stopped,
 }
 
+impl Phase {
+    /// One word for it, as `probe` and metrics use it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::WaitingForDriver => "waiting",
+            Self::Published { .. } => "published",
+            Self::Registered => "registered",
+            Self::Refused { .. } => "refused",
+            Self::Lost { .. } => "lost",
+            Self::StandBy { .. } => "standby",
+            Self::Blocked { .. } => "blocked",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
 /// What happened.
 #[derive(Debug)]
 pub enum Event {
