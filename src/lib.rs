@@ -11,6 +11,7 @@
 //! | [`single_flight`] | one call in flight, its answer shared |
 //! | [`failure_log`] | failing checks, logged calmly |
 //! | [`goflag`] | command lines in Go's syntax |
+//! | [`metrics`] | what every sidecar process counts |
 //! | [`klog`] | logs as klog writes them |
 //! | [`signals`] | the signals that end a sidecar |
 //! | [`testing`] | a CSI driver with faults on demand |
@@ -22,6 +23,7 @@ pub mod failure_log;
 pub mod goflag;
 pub mod http;
 pub mod klog;
+pub mod metrics;
 pub mod proto;
 #[cfg(feature = "registrar")]
 pub mod registrar;
