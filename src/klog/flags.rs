@@ -220,19 +220,21 @@ impl FromStr for Quantity {
         const SUFFIXES: [&str; 16] = [
             "", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei",
         ];
+        let is_digit = |c: char| c.is_ascii_digit();
         let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-        let end = unsigned
-            .find(|c: char| c != '.' && !c.is_ascii_digit())
-            .unwrap_or(unsigned.len());
-        let (number, suffix) = unsigned.split_at(end);
-        let exponent = suffix
-            .strip_prefix(['e', 'E'])
-            .filter(|exponent| !exponent.is_empty());
-        if text.is_empty() || number.matches('.').count() > 1 {
+        let fraction = unsigned.trim_start_matches(is_digit);
+        let suffix = fraction
+            .strip_prefix('.')
+            .map_or(fraction, |digits| digits.trim_start_matches(is_digit));
+        let number = &unsigned[..unsigned.len() - suffix.len()];
+        let exponent = suffix.trim_start_matches(|c| "eEinumkKMGTP".contains(c));
+        let exponent = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+        if text.is_empty() || !exponent.chars().all(is_digit) {
             return Err(SYNTAX);
         }
-        let known = SUFFIXES.contains(&suffix)
-            || exponent.is_some_and(|exponent| exponent.parse::<i32>().is_ok());
+        let power = suffix.strip_prefix(['e', 'E']);
+        let known =
+            SUFFIXES.contains(&suffix) || power.is_some_and(|power| power.parse::<i32>().is_ok());
         if !known {
             return Err("unable to parse quantity's suffix");
         }

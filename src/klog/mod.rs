@@ -30,7 +30,7 @@ mod flags;
 pub use flags::{Flags, IgnoredFlag, Problem, Validation};
 pub use stderr::LossyWriter;
 pub use subscriber::{Output, Subscriber};
-pub use verbosity::{Level, LevelError, Pattern, VModule, VModuleError, Verbosity};
+pub use verbosity::{Level, LevelError, VModule, VModuleError, Verbosity};
 pub use zone::Zone;
 
 /// What `--logging-format` chooses.

@@ -63,7 +63,7 @@ fn digits(text: &str) -> Result<u32, ValueError> {
 
 /// Source files by the base name without its suffix, and the verbosity there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern {
+struct Pattern {
     glob: String,
     level: Level,
 }

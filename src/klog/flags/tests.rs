@@ -146,8 +146,8 @@ fn bad_values_are_usage_errors_in_the_originals_words() {
             r#"invalid boolean value "2" for -log-text-split-stream: parse error"#,
         ),
         (
-            "-log-text-info-buffer-size=1Q",
-            r#"invalid value "1Q" for flag -log-text-info-buffer-size: unable to parse quantity's suffix"#,
+            "-log-text-info-buffer-size=1KM",
+            r#"invalid value "1KM" for flag -log-text-info-buffer-size: unable to parse quantity's suffix"#,
         ),
     ] {
         assert_eq!(reason(&[arg]), expected);
@@ -171,7 +171,9 @@ fn quantities() {
     ] {
         assert_eq!(text.parse(), Ok(Quantity(given)), "{text}");
     }
-    for text in ["", "x", "1x", "1KiB", "1 ", "--1", "1.2.3", "1e", "1e1e1"] {
+    for text in [
+        "", "x", "1x", "1KiB", "1 ", "--1", "1.2.3", "1e", "1e1e1", "1-", "1Ki3",
+    ] {
         assert!(text.parse::<Quantity>().is_err(), "{text}");
     }
 }
