@@ -1,7 +1,8 @@
 //! What a client's octets mean, by a full HPACK decoder that shares nothing with the adapter. Test code, and of the
 //! standard library alone, so that a fuzz target can include this file by its path.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::sync::LazyLock;
 
 /// A header field: name and value.
 pub(super) type Field = (Vec<u8>, Vec<u8>);
@@ -139,6 +140,8 @@ fn string(rest: &mut &[u8]) -> Result<Vec<u8>, Error> {
 }
 
 fn from_huffman(string: &[u8]) -> Result<Vec<u8>, Error> {
+    static SYMBOLS: LazyLock<HashMap<(u32, u8), usize>> =
+        LazyLock::new(|| CODES.into_iter().zip(0..).collect());
     let mut decoded = Vec::new();
     let (mut code, mut length) = (0u32, 0u8);
     for octet in string {
@@ -148,10 +151,8 @@ fn from_huffman(string: &[u8]) -> Result<Vec<u8>, Error> {
             if length > 30 {
                 return Err(Error::Huffman);
             }
-            // No code is shorter.
-            if length >= 5
-                && let Some(symbol) = CODES.iter().position(|&known| known == (code, length))
-            {
+            if let Some(&symbol) = SYMBOLS.get(&(code, length)) {
+                // The end of a string has no octet, and may not appear.
                 decoded.push(u8::try_from(symbol).map_err(|_| Error::Huffman)?);
                 (code, length) = (0, 0);
             }

@@ -1,10 +1,11 @@
 //! Every form in which an `:authority` may come.
 
+use super::super::Rule;
 use super::super::oracle::{compare, header_blocks};
 use super::encoder::{Encoder, Form, Mode, Name, integer, string};
 use super::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PADDED, PERCENT_ENCODED, PING, PRIORITY,
-    RAW, SETTINGS, frame, legal, make_legal,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PADDED, PERCENT_ENCODED, PING, PREFACE,
+    PRIORITY, RAW, SETTINGS, frame, legal, make_legal, scan,
 };
 
 /// Makes a connection legal, compares it with what it was, and returns how many values were replaced and all that the
@@ -283,4 +284,64 @@ fn only_the_first_authority_of_a_block() {
         .field(b":authority", RAW, form(Mode::NotIndexed))
         .finish();
     assert_eq!(replaced(&frame(HEADERS, END_HEADERS, 1, &block)).0, 1);
+}
+
+/// One field alone, at the ends of what its prefix holds: a wrong width shows at once and cannot be made up for.
+#[test]
+fn behind_any_field() {
+    let mut blocks = Vec::new();
+    for size in [0, 30, 31, 32, 4096] {
+        let mut block = Vec::new();
+        integer(size, 5, 0x20, &mut block);
+        blocks.push(block);
+    }
+    // Seventy entries of the dynamic table, for the far indexes.
+    let entries = Encoder::new().field(b"x", b"y", Form::USUAL).finish();
+    let entries = entries.repeat(70);
+    for index in [2, 61, 62, 63, 126, 127, 128, 131] {
+        let mut block = entries.clone();
+        integer(index, 7, 0x80, &mut block);
+        blocks.push(block);
+    }
+    for (prefix, flags) in [(6, 0x40), (4, 0), (4, 0x10)] {
+        for index in [2, 14, 15, 16, 30, 31, 32, 61, 62, 63, 64, 131] {
+            for huffman in [false, true] {
+                let mut block = entries.clone();
+                integer(index, prefix, flags, &mut block);
+                string(b"a value", huffman, &mut block);
+                blocks.push(block);
+            }
+        }
+    }
+    for mut block in blocks {
+        integer(1, 6, 0x40, &mut block);
+        string(RAW, true, &mut block);
+        assert_eq!(replaced(&frame(HEADERS, END_HEADERS, 1, &block)).0, 1);
+    }
+}
+
+#[test]
+fn a_replacement_that_does_not_fit_is_ignored() {
+    #[derive(Debug)]
+    struct Always(&'static [u8]);
+
+    impl Rule for Always {
+        fn replacement(&self, _value: &[u8], _octets: usize) -> Option<Vec<u8>> {
+            Some(self.0.to_vec())
+        }
+    }
+
+    // Eight octets, of which h2 and grpc-go make six.
+    let octets = Encoder::new().request(1, b"/var/lib", Form::USUAL);
+    let octets = [PREFACE, &octets].concat();
+    for other in [
+        &b"/var/li"[..],
+        b"/var/lib/",
+        b"aaaaaaaa",
+        b"XXXXXXXX",
+        b"abcdef",
+    ] {
+        assert_eq!(scan(&octets, &Always(other), [usize::MAX]), octets);
+    }
+    assert_ne!(scan(&octets, &Always(b"/bin/lib"), [usize::MAX]), octets);
 }
