@@ -4,6 +4,7 @@
 //! | Module | What it is for |
 //! |---|---|
 //! | [`registrar`] | the sidecar: publishes the registration socket, serves the kubelet, keeps the driver registered |
+//! | [`manager`] | the kubelet's side: watches the plugin registry, registers what appears in it |
 //! | [`driver`] | the CSI driver as its client sees it |
 //! | [`uds`] | Unix sockets: published by rename, watched, dialled, and the kubelet's `:authority` made legal |
 //! | [`connections`] | bounds on the connections of any server here |
@@ -23,6 +24,8 @@ pub mod failure_log;
 pub mod goflag;
 pub mod http;
 pub mod klog;
+#[cfg(feature = "manager")]
+pub mod manager;
 pub mod metrics;
 pub mod proto;
 #[cfg(feature = "registrar")]

@@ -10,6 +10,7 @@ use http::{HeaderValue, Request, Response, Uri, header};
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tonic::body::Body;
 use tower_service::Service;
@@ -38,7 +39,25 @@ impl Channel {
         authority: Authority,
         user_agent: HeaderValue,
     ) -> io::Result<Self> {
-        let stream = UnixStream::connect(path).await?;
+        Self::over(
+            UnixStream::connect(path).await?,
+            path,
+            authority,
+            user_agent,
+        )
+        .await
+    }
+
+    /// As [`connect`](Self::connect), over a stream to `path` that is connected already.
+    pub async fn over<S>(
+        stream: S,
+        path: &Path,
+        authority: Authority,
+        user_agent: HeaderValue,
+    ) -> io::Result<Self>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
         let (origin, disguise) = match authority {
             Authority::Localhost => (Uri::from_static("http://localhost"), None),
             Authority::PercentEncoded | Authority::Raw => {
@@ -56,11 +75,14 @@ impl Channel {
         Self::handshake(Dialled::new(stream, disguise), origin, user_agent).await
     }
 
-    async fn handshake(
-        stream: Dialled<UnixStream>,
+    async fn handshake<S>(
+        stream: Dialled<S>,
         origin: Uri,
         user_agent: HeaderValue,
-    ) -> io::Result<Self> {
+    ) -> io::Result<Self>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
         let (connection, driver) = http2::Builder::new(TokioExecutor::new())
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(WINDOW)

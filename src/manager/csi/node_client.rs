@@ -1,0 +1,57 @@
+//! The kubelet's one question to a driver during registration, on a connection of its own (`csi_client.go`).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::manager::connector::{Connector, connect};
+use crate::manager::grpc_status::{RpcError, answer, request, within};
+use crate::proto::csi::NodeGetInfoRequest;
+use crate::proto::csi::node_client::NodeClient;
+use crate::uds::authority::Authority;
+
+/// For `NodeGetInfo`, with its dial (`csiTimeout`).
+pub(super) const CSI_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// What a driver says of its node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NodeInfo {
+    /// The driver's name for the node.
+    pub(super) node_id: String,
+    /// 0 for no limit; not checked by anybody.
+    pub(super) max_volumes_per_node: i64,
+    /// None where the driver sends no topology.
+    pub(super) topology: Option<BTreeMap<String, String>>,
+}
+
+/// Calls `NodeGetInfo` once. A socket that is missing or refuses fails at once.
+pub(super) async fn node_get_info(
+    connector: &dyn Connector,
+    endpoint: &Path,
+    authority: Authority,
+    stop: &CancellationToken,
+) -> Result<NodeInfo, RpcError> {
+    let call = async {
+        let channel = connect(connector, endpoint, authority)
+            .await
+            .map_err(RpcError::unavailable)?;
+        let origin = channel.origin();
+        let mut client = NodeClient::with_origin(channel, origin)
+            .max_decoding_message_size(crate::proto::MAX_MESSAGE_SIZE);
+        answer(
+            client
+                .node_get_info(request(NodeGetInfoRequest {}, CSI_TIMEOUT))
+                .await,
+        )
+    };
+    let info = within(CSI_TIMEOUT, stop, call).await?;
+    Ok(NodeInfo {
+        node_id: info.node_id,
+        max_volumes_per_node: info.max_volumes_per_node,
+        topology: info
+            .accessible_topology
+            .map(|topology| topology.segments.into_iter().collect()),
+    })
+}

@@ -1,0 +1,446 @@
+//! Makes a driver known to the cluster and forgotten again: the Node's annotation and labels, the CSINode's entry
+//! (`pkg/volume/csi/nodeinfomanager/nodeinfomanager.go`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::MutexGuard;
+
+use super::node_client::NodeInfo;
+use super::node_store::{NodeStore, StoreError};
+use super::objects::{
+    CsiNode, CsiNodeDriver, Node, ObjectMeta, OwnerReference, VolumeNodeResources,
+};
+use crate::klog;
+use crate::manager::event::{EventSink, What};
+use crate::manager::profile::Profile;
+use crate::manager::retry::Steps;
+use crate::manager::{go_text, lock};
+
+mod node_change;
+
+pub(in crate::manager) use node_change::NODE_ID_ANNOTATION;
+
+/// Attempts at each change of Node or CSINode; every error is tried again (`updateBackoff`).
+const UPDATE_BACKOFF: Steps = Steps {
+    attempts: 4,
+    first: Duration::from_millis(10),
+    factor: 5,
+};
+
+/// Between two questions whether the API server answers (`waitForAPIServerForever`).
+const API_SERVER_POLL: Duration = Duration::from_secs(1);
+
+/// Where the CSINode lists in-tree plugins that are migrated (`v1.MigratedPluginsAnnotationKey`).
+const MIGRATED_PLUGINS_ANNOTATION: &str = "storage.alpha.kubernetes.io/migrated-plugins";
+
+/// One attempt at a change failed.
+#[derive(Debug, thiserror::Error)]
+enum ChangeError {
+    #[error("error getting kube client")]
+    NoKubeClient,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Node(#[from] node_change::NodeChangeError),
+    #[error("error deleting existing CSINode {name:?}: {source}")]
+    Delete { name: String, source: StoreError },
+    /// The next attempt creates a new one.
+    #[error(
+        "CSINode {name:?} was owned by different node (oldNodeID={old:?}, newNodeID={new:?}), deleted it"
+    )]
+    NotOwned {
+        name: String,
+        old: String,
+        new: String,
+    },
+}
+
+/// A change failed, with all its attempts.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UpdateError {
+    #[error("error getting CSI client")]
+    NoClient,
+    #[error("error updating {object}: timed out waiting for the condition; caused by: {causes}")]
+    Attempts {
+        object: &'static str,
+        causes: String,
+    },
+}
+
+/// A driver could not be made known.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum InstallError {
+    #[error("error adding CSI driver node info: driverNodeID must not be empty")]
+    EmptyNodeId,
+    #[error("error updating Node object with CSI driver node info: {0}")]
+    Node(UpdateError),
+    #[error("error updating CSINode object with CSI driver node info: {0}")]
+    CsiNode(UpdateError),
+}
+
+/// A driver could not be forgotten.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UninstallError {
+    #[error("error uninstalling CSI driver from CSINode object {0}")]
+    CsiNode(UpdateError),
+    #[error("error removing CSI driver node info from Node object {0}")]
+    Node(UpdateError),
+}
+
+/// The CSINode could not be initialised; a kubelet would exit and begin anew.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to initialize CSINode after retrying: {0}")]
+pub struct InitialiseError(String);
+
+/// Changes one node's two objects.
+#[derive(Debug)]
+pub struct NodeInfoManager {
+    node_name: String,
+    profile: Profile,
+    /// None: a kubelet without a cluster, with which no CSI driver can register.
+    store: Option<Arc<dyn NodeStore>>,
+    events: EventSink,
+    /// In-tree plugins, sorted; none leaves the annotation alone.
+    migrated_plugins: Option<Vec<&'static str>>,
+    /// The Node's UID as the initialisation saw it; empty before.
+    node_uid: Mutex<String>,
+    changes: tokio::sync::Mutex<()>,
+}
+
+impl NodeInfoManager {
+    /// For the node of this name. `events` gets each write.
+    pub fn new(
+        node_name: &str,
+        profile: Profile,
+        store: Option<Arc<dyn NodeStore>>,
+        events: EventSink,
+    ) -> Self {
+        Self {
+            node_name: node_name.to_owned(),
+            profile,
+            store,
+            events,
+            migrated_plugins: Some(profile.migrated_plugins()),
+            node_uid: Mutex::default(),
+            changes: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Waits for the API server, however long that takes, and then makes the CSINode exist with its annotation. From
+    /// 1.35 on no driver should be installed before (`initializeCSINode` in `csi_plugin.go`).
+    pub async fn initialise(&self) -> Result<(), InitialiseError> {
+        let Some(store) = &self.store else {
+            tracing::warn!("Skipping CSINode initialization, no cluster");
+            return Ok(());
+        };
+        loop {
+            match store.get_csi_node(&self.node_name).await {
+                Ok(_) | Err(StoreError::NotFound { .. }) => break,
+                Err(err) => {
+                    tracing::error!(%err, "Failed to contact API server when waiting for CSINode publishing")
+                }
+            }
+            tokio::time::sleep(API_SERVER_POLL).await;
+        }
+        let attempts = self.profile.initialise_backoff().run(|| async {
+            let inner = UPDATE_BACKOFF
+                .run(|| self.try_initialise(store.as_ref()))
+                .await;
+            if let Err(errors) = &inner {
+                tracing::error!(err = %go_text::aggregate(errors), "Failed to initialize CSINode");
+            }
+            inner
+        });
+        attempts.await.map_err(|errors| {
+            let last = errors.last().and_then(|errors| errors.last());
+            InitialiseError(last.map(ToString::to_string).unwrap_or_default())
+        })
+    }
+
+    async fn try_initialise(&self, store: &dyn NodeStore) -> Result<(), ChangeError> {
+        let _serial = self
+            .serial(self.profile.serialises_csi_node_changes())
+            .await;
+        if self.profile.checks_csi_node_owner() {
+            let uid = store.get_node(&self.node_name).await?.metadata.uid;
+            *lock(&self.node_uid) = uid;
+        }
+        let mut csi_node = match store.get_csi_node(&self.node_name).await {
+            Ok(csi_node) => csi_node,
+            Err(StoreError::NotFound { .. }) => return self.create(store).await.map(drop),
+            Err(error) => return Err(error.into()),
+        };
+        self.ensure_owned(store, &csi_node).await?;
+        if set_migrated_plugins(self.migrated_plugins.as_deref(), &mut csi_node) {
+            self.update(store, csi_node).await?;
+        }
+        Ok(())
+    }
+
+    /// Node first, then CSINode. What the Node got stays when the CSINode fails; undoing it is the caller's.
+    pub(super) async fn install(&self, driver: &str, info: &NodeInfo) -> Result<(), InstallError> {
+        if info.node_id.is_empty() {
+            return Err(InstallError::EmptyNodeId);
+        }
+        let nothing = BTreeMap::new();
+        let topology = info.topology.as_ref().unwrap_or(&nothing);
+        let change = |node: &mut Node| {
+            let dropped = self.profile.install_drops_attach_limit()
+                && node_change::drop_attach_limit(node, driver);
+            let added = node_change::add_node_id(node, driver, &info.node_id)?;
+            let labelled = node_change::add_topology(node, topology)?;
+            Ok(dropped || added || labelled)
+        };
+        self.change_node(change).await.map_err(InstallError::Node)?;
+        let store = self.client().map_err(InstallError::CsiNode)?;
+        UPDATE_BACKOFF
+            .run(|| self.try_install(store, driver, info, topology))
+            .await
+            .map_err(|errors| InstallError::CsiNode(attempts("CSINode", &errors)))
+    }
+
+    /// CSINode first, then Node. Labels stay, and so does a CSINode without drivers.
+    pub(super) async fn uninstall(&self, driver: &str) -> Result<(), UninstallError> {
+        let store = self.client().map_err(UninstallError::CsiNode)?;
+        UPDATE_BACKOFF
+            .run(|| self.try_uninstall(store, driver))
+            .await
+            .map_err(|errors| UninstallError::CsiNode(attempts("CSINode", &errors)))?;
+        let change = |node: &mut Node| {
+            let dropped = self.profile.uninstall_drops_attach_limit()
+                && node_change::drop_attach_limit(node, driver);
+            Ok(node_change::remove_node_id(node, driver)? || dropped)
+        };
+        self.change_node(change).await.map_err(UninstallError::Node)
+    }
+
+    fn client(&self) -> Result<&dyn NodeStore, UpdateError> {
+        self.store.as_deref().ok_or(UpdateError::NoClient)
+    }
+
+    async fn serial(&self, needed: bool) -> Option<MutexGuard<'_, ()>> {
+        if needed {
+            Some(self.changes.lock().await)
+        } else {
+            None
+        }
+    }
+
+    async fn change_node(
+        &self,
+        change: impl Fn(&mut Node) -> Result<bool, node_change::NodeChangeError> + Send + Sync,
+    ) -> Result<(), UpdateError> {
+        UPDATE_BACKOFF
+            .run(|| self.try_change_node(&change))
+            .await
+            .map_err(|errors| attempts("node", &errors))
+    }
+
+    async fn try_change_node(
+        &self,
+        change: &(impl Fn(&mut Node) -> Result<bool, node_change::NodeChangeError> + Send + Sync),
+    ) -> Result<(), ChangeError> {
+        let _serial = self.serial(self.profile.serialises_node_changes()).await;
+        let store = self.store.as_ref().ok_or(ChangeError::NoKubeClient)?;
+        let original = store.get_node(&self.node_name).await?;
+        let mut changed = original.clone();
+        if change(&mut changed)? {
+            store.patch_node_status(&original, &changed).await?;
+            let node = Box::new(changed);
+            self.events.emit(What::NodeWritten { node });
+        }
+        Ok(())
+    }
+
+    async fn try_install(
+        &self,
+        store: &dyn NodeStore,
+        driver: &str,
+        info: &NodeInfo,
+        topology: &BTreeMap<String, String>,
+    ) -> Result<(), ChangeError> {
+        let _serial = self
+            .serial(self.profile.serialises_csi_node_changes())
+            .await;
+        let mut csi_node = match store.get_csi_node(&self.node_name).await {
+            Err(StoreError::NotFound { .. }) => self.create(store).await?,
+            result => result?,
+        };
+        self.ensure_owned(store, &csi_node).await?;
+        let entry = CsiNodeDriver {
+            name: driver.to_owned(),
+            node_id: info.node_id.clone(),
+            topology_keys: topology.keys().cloned().collect(),
+            allocatable: allocatable(driver, info.max_volumes_per_node),
+        };
+        let drivers = &mut csi_node.spec.drivers;
+        let kept = drivers
+            .iter()
+            .any(|old| old.name == driver && self.keeps(old, &entry, info.max_volumes_per_node));
+        let annotated = set_migrated_plugins(self.migrated_plugins.as_deref(), &mut csi_node);
+        if kept && !annotated {
+            return Ok(());
+        }
+        csi_node.spec.drivers.retain(|old| old.name != driver);
+        csi_node.spec.drivers.push(entry);
+        self.update(store, csi_node).await
+    }
+
+    /// Whether `old` says all that `new` says. The limit is compared as the driver reported it, so one that does not fit
+    /// is never kept.
+    fn keeps(&self, old: &CsiNodeDriver, new: &CsiNodeDriver, limit: i64) -> bool {
+        let keys = |driver: &CsiNodeDriver| {
+            driver
+                .topology_keys
+                .iter()
+                .cloned()
+                .collect::<BTreeSet<_>>()
+        };
+        let count = old
+            .allocatable
+            .map_or(0, |resources| i64::from(resources.count));
+        let same_limit = match old.allocatable {
+            Some(_) => limit != 0 && count == limit,
+            None => limit == 0,
+        };
+        old.node_id == new.node_id
+            && keys(old) == keys(new)
+            && (same_limit || !self.profile.compares_volume_limit())
+    }
+
+    async fn try_uninstall(&self, store: &dyn NodeStore, driver: &str) -> Result<(), ChangeError> {
+        let _serial = self
+            .serial(self.profile.serialises_csi_node_changes())
+            .await;
+        let mut csi_node = match store.get_csi_node(&self.node_name).await {
+            Err(StoreError::NotFound { .. }) => return Ok(()),
+            result => result?,
+        };
+        let before = csi_node.spec.drivers.len();
+        csi_node.spec.drivers.retain(|old| old.name != driver);
+        if csi_node.spec.drivers.len() == before {
+            return Ok(());
+        }
+        self.update(store, csi_node).await
+    }
+
+    async fn create(&self, store: &dyn NodeStore) -> Result<CsiNode, ChangeError> {
+        let uid = if self.profile.checks_csi_node_owner() {
+            lock(&self.node_uid).clone()
+        } else {
+            store.get_node(&self.node_name).await?.metadata.uid
+        };
+        let mut csi_node = CsiNode::new(ObjectMeta {
+            name: self.node_name.clone(),
+            owner_references: vec![OwnerReference {
+                api_version: "v1".into(),
+                kind: "Node".into(),
+                name: self.node_name.clone(),
+                uid,
+            }],
+            ..ObjectMeta::default()
+        });
+        set_migrated_plugins(self.migrated_plugins.as_deref(), &mut csi_node);
+        let created = store.create_csi_node(&csi_node).await?;
+        let csi_node = Box::new(created.clone());
+        self.events.emit(What::CsiNodeWritten { csi_node });
+        Ok(created)
+    }
+
+    async fn update(&self, store: &dyn NodeStore, csi_node: CsiNode) -> Result<(), ChangeError> {
+        store.update_csi_node(&csi_node).await?;
+        let csi_node = Box::new(csi_node);
+        self.events.emit(What::CsiNodeWritten { csi_node });
+        Ok(())
+    }
+
+    /// Deletes a CSINode that belongs to another incarnation of this node, and fails then.
+    async fn ensure_owned(
+        &self,
+        store: &dyn NodeStore,
+        csi_node: &CsiNode,
+    ) -> Result<(), ChangeError> {
+        if !self.profile.checks_csi_node_owner() {
+            return Ok(());
+        }
+        let uid = lock(&self.node_uid).clone();
+        let mut owners = csi_node.metadata.owner_references.iter();
+        let nodes = || owners.clone().filter(|owner| owner.kind == "Node");
+        let old = nodes()
+            .next_back()
+            .map(|owner| owner.uid.clone())
+            .unwrap_or_default();
+        let owned = owners
+            .any(|owner| owner.kind == "Node" && owner.name == self.node_name && owner.uid == uid);
+        if owned {
+            return Ok(());
+        }
+        let name = self.node_name.clone();
+        klog::verbose!(2, csiNode = %name, oldNodeID = %old, newNodeID = %uid, "existing CSINode is owned by different node, cleaning up");
+        if let Err(source) = store.delete_csi_node(&name).await {
+            return Err(ChangeError::Delete { name, source });
+        }
+        self.events.emit(What::CsiNodeDeleted);
+        Err(ChangeError::NotOwned {
+            name,
+            old,
+            new: uid,
+        })
+    }
+}
+
+fn attempts(object: &'static str, errors: &[ChangeError]) -> UpdateError {
+    UpdateError::Attempts {
+        object,
+        causes: go_text::aggregate(errors),
+    }
+}
+
+/// The limit as a CSINode can hold it; one below zero is none.
+fn allocatable(driver: &str, limit: i64) -> Option<VolumeNodeResources> {
+    if limit < 0 {
+        tracing::error!(
+            "Invalid attach limit value {limit} cannot be added to CSINode object for {driver:?}"
+        );
+    }
+    if limit <= 0 {
+        return None;
+    }
+    let count = i32::try_from(limit).unwrap_or_else(|_| {
+        tracing::warn!(
+            "Exceeded max supported attach limit value, truncating it to {}",
+            i32::MAX
+        );
+        i32::MAX
+    });
+    Some(VolumeNodeResources { count })
+}
+
+/// Brings the annotation up to date; answers whether it changed (`setMigrationAnnotation`).
+fn set_migrated_plugins(migrated: Option<&[&'static str]>, csi_node: &mut CsiNode) -> bool {
+    let Some(migrated) = migrated else {
+        return false;
+    };
+    let annotations = &mut csi_node.metadata.annotations;
+    let old = annotations
+        .get(MIGRATED_PLUGINS_ANNOTATION)
+        .cloned()
+        .unwrap_or_default();
+    let old: BTreeSet<_> = old.split(',').filter(|_| !old.is_empty()).collect();
+    let new: BTreeSet<_> = migrated.iter().copied().collect();
+    if old == new {
+        return false;
+    }
+    if new.is_empty() {
+        annotations.remove(MIGRATED_PLUGINS_ANNOTATION);
+    } else {
+        let names: Vec<_> = new.into_iter().collect();
+        annotations.insert(MIGRATED_PLUGINS_ANNOTATION.into(), names.join(","));
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests;
