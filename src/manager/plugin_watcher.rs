@@ -306,3 +306,6 @@ fn list(directory: &Path) -> io::Result<Vec<OsString>> {
     names.sort();
     Ok(names)
 }
+
+#[cfg(test)]
+mod tests;

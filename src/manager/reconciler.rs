@@ -111,7 +111,7 @@ fn log_start(started: Result<(), Refused>, kind: OperationKind, path: &std::path
     match started {
         Ok(()) => klog::verbose!(1, operation, path = %path.display(), "Operation started"),
         Err(reason) => {
-            klog::verbose!(4, operation, path = %path.display(), %reason, "Operation not started")
+            klog::verbose!(4, operation, path = %path.display(), %reason, "Operation not started");
         }
     }
 }

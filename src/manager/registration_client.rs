@@ -142,7 +142,7 @@ async fn dial_until_ready(dialer: Dialer<'_>, socket_path: &Path) -> Channel {
         match connect(dialer.connector, socket_path, dialer.authority).await {
             Ok(channel) => return channel,
             Err(err) => {
-                klog::verbose!(4, path = %socket_path.display(), %err, "Dial attempt failed")
+                klog::verbose!(4, path = %socket_path.display(), %err, "Dial attempt failed");
             }
         }
         tokio::time::sleep(backoff.mul_f64(1.0 + jitter * (2.0 * chance() - 1.0))).await;

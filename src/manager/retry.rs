@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(errors, [1, 2, 3, 4]);
         let gaps: Vec<_> = at
             .windows(2)
-            .map(|pair| (pair[1] - pair[0]).as_millis())
+            .map(|pair| pair[1].as_millis() - pair[0].as_millis())
             .collect();
         // A timer is rounded up to the next millisecond.
         for (gap, base) in gaps.iter().zip([10, 50, 250]) {

@@ -58,7 +58,7 @@ enum Unfit {
     )]
     Versions {
         versions: Vec<String>,
-        source: VersionError,
+        source: Box<VersionError>,
     },
     /// Or with the same version.
     #[error(
@@ -129,7 +129,7 @@ impl CsiHandler {
                 .map_err(|source| {
                     unfit(Unfit::Versions {
                         versions: versions.clone(),
-                        source,
+                        source: Box::new(source),
                     })
                 })?;
         match lock(&self.drivers).get(&plugin.name) {

@@ -13,7 +13,7 @@ use crate::proto::csi::node_client::NodeClient;
 use crate::uds::authority::Authority;
 
 /// For `NodeGetInfo`, with its dial (`csiTimeout`).
-pub(super) const CSI_TIMEOUT: Duration = Duration::from_secs(120);
+pub(super) const CSI_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// What a driver says of its node.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,8 +20,6 @@ use crate::manager::{go_text, lock};
 
 mod node_change;
 
-pub(in crate::manager) use node_change::NODE_ID_ANNOTATION;
-
 /// Attempts at each change of Node or CSINode; every error is tried again (`updateBackoff`).
 const UPDATE_BACKOFF: Steps = Steps {
     attempts: 4,
@@ -139,7 +137,7 @@ impl NodeInfoManager {
             match store.get_csi_node(&self.node_name).await {
                 Ok(_) | Err(StoreError::NotFound { .. }) => break,
                 Err(err) => {
-                    tracing::error!(%err, "Failed to contact API server when waiting for CSINode publishing")
+                    tracing::error!(%err, "Failed to contact API server when waiting for CSINode publishing");
                 }
             }
             tokio::time::sleep(API_SERVER_POLL).await;

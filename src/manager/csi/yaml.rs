@@ -35,21 +35,15 @@ fn block(text: &mut String, value: &Value, indent: usize) {
                 text.push_str(&padding);
                 text.push_str(&scalar(key));
                 text.push(':');
-                match inline(value) {
-                    Some(scalar) => {
-                        text.push(' ');
-                        text.push_str(&scalar);
-                        text.push('\n');
-                    }
-                    None => {
-                        text.push('\n');
-                        // Lists stand at their key's own indentation.
-                        block(
-                            text,
-                            value,
-                            if value.is_array() { indent } else { indent + 2 },
-                        );
-                    }
+                if let Some(scalar) = inline(value) {
+                    text.push(' ');
+                    text.push_str(&scalar);
+                    text.push('\n');
+                } else {
+                    text.push('\n');
+                    // Lists stand at their key's own indentation.
+                    let inner = if value.is_array() { indent } else { indent + 2 };
+                    block(text, value, inner);
                 }
             }
         }

@@ -53,7 +53,7 @@ pub(crate) const NODE: &str = "node1";
 pub(crate) const NODE_UID: &str = "11111111-1111-4111-8111-111111111111";
 
 /// Longest wait for an event, on the virtual clock.
-const PATIENCE: Duration = Duration::from_secs(3600);
+const PATIENCE: Duration = Duration::from_hours(1);
 
 // === network ===
 

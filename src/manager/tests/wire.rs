@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -264,7 +264,6 @@ async fn w10_a_socket_that_speaks_http_1_is_no_plugin() {
     kubelet.network.listen(SOCKET, |stream| {
         tokio::spawn(async move {
             let mut stream = stream;
-            use tokio::io::AsyncWriteExt;
             stream
                 .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
                 .await

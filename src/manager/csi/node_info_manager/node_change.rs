@@ -6,14 +6,14 @@ use crate::manager::csi::objects::Node;
 use crate::manager::go_text::quote;
 
 /// Where the Node keeps the drivers' names for it, a JSON object (`annotationKeyNodeID`).
-pub(in crate::manager) const NODE_ID_ANNOTATION: &str = "csi.volume.kubernetes.io/nodeid";
+pub(super) const NODE_ID_ANNOTATION: &str = "csi.volume.kubernetes.io/nodeid";
 
 /// Prefix of the resource that held a driver's volume limit before there were CSINodes (`CSIAttachLimitPrefix`).
 const ATTACH_LIMIT_PREFIX: &str = "attachable-volumes-csi-";
 
 /// The Node cannot take the change.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::manager) enum NodeChangeError {
+pub(super) enum NodeChangeError {
     #[error(
         "failed to parse node's {NODE_ID_ANNOTATION:?} annotation value ({}) err={source}",
         quote(value)

@@ -131,15 +131,15 @@ impl MemoryStore {
 
     fn answer<'a, T: Send + 'a>(
         &'a self,
-        request: impl FnOnce(&mut Objects) -> Result<T, StoreError>,
+        request: impl FnOnce(&mut Objects) -> Result<T, StoreError> + Send + 'a,
     ) -> BoxFuture<'a, Result<T, StoreError>> {
-        Box::pin(std::future::ready(request(&mut lock(&self.0))))
+        Box::pin(async { request(&mut lock(&self.0)) })
     }
 }
 
 impl NodeStore for MemoryStore {
     fn get_node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Node, StoreError>> {
-        self.answer(|objects| objects.node(name).cloned())
+        self.answer(move |objects| objects.node(name).cloned())
     }
 
     fn patch_node_status<'a>(
@@ -147,29 +147,29 @@ impl NodeStore for MemoryStore {
         original: &'a Node,
         changed: &'a Node,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.answer(|objects| objects.patch(original, changed))
+        self.answer(move |objects| objects.patch(original, changed))
     }
 
     fn get_csi_node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<CsiNode, StoreError>> {
-        self.answer(|objects| objects.csi_node(name).cloned())
+        self.answer(move |objects| objects.csi_node(name).cloned())
     }
 
     fn create_csi_node<'a>(
         &'a self,
         csi_node: &'a CsiNode,
     ) -> BoxFuture<'a, Result<CsiNode, StoreError>> {
-        self.answer(|objects| objects.create(csi_node))
+        self.answer(move |objects| objects.create(csi_node))
     }
 
     fn update_csi_node<'a>(
         &'a self,
         csi_node: &'a CsiNode,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.answer(|objects| objects.update(csi_node))
+        self.answer(move |objects| objects.update(csi_node))
     }
 
     fn delete_csi_node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.answer(|objects| {
+        self.answer(move |objects| {
             objects.csi_node(name)?;
             objects.csi_node = None;
             Ok(())
