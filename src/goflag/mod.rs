@@ -1,7 +1,7 @@
 //! Command lines in the syntax of Go's `flag` package, so that every argument list that works with the Go sidecars works
 //! here, and fails with the same words and exit code.
 //!
-//! A program's flags are one struct that derives [`clap::Parser`]: it is the only list of names, types, defaults and help
+//! A program's flags are one struct that derives `clap::Parser`: it is the only list of names, types, defaults and help
 //! texts. clap knows no single-dash long options, so `args` rewrites what was given to `--name=value` first, and
 //! `usage` prints what Go's `PrintDefaults` would.
 //!

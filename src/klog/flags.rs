@@ -22,10 +22,9 @@ pub struct Flags {
     )]
     verbosity: Level,
 
-    // Unlike any other flag, each one given counts.
+    // Unlike any other flag, each one given counts: a `Vec` appends.
     #[arg(
         long,
-        action = ArgAction::Append,
         help = "comma-separated list of pattern=N settings for file-filtered logging (only works for text log format)"
     )]
     vmodule: Vec<VModule>,

@@ -110,7 +110,7 @@ fn problems_are_reported_in_the_format_that_was_asked_for() {
             ["-logging-format=json", "-log-flush-frequency=0"],
             Format::Json,
         ),
-        (["-logging-format=", "-v=1"], Format::Text),
+        (["-logging-format=", "-vmodule=a=1"], Format::Text),
     ] {
         let validation = validated(&args);
         assert_eq!(validation.problems.len(), 1, "{args:?}");
