@@ -62,10 +62,9 @@ impl Channel {
             Authority::Localhost => (Uri::from_static("http://localhost"), None),
             Authority::PercentEncoded | Authority::Raw => {
                 let disguise = Disguise::new(authority.value(path)).ok_or_else(|| {
-                    io::Error::new(
-                        io::ErrorKind::InvalidInput,
-                        "this socket path makes no :authority",
-                    )
+                    let path = path.display();
+                    let error = format!("no :authority can be made of the socket path {path}");
+                    io::Error::new(io::ErrorKind::InvalidInput, error)
                 })?;
                 let origin = [b"http://", disguise.placeholder()].concat();
                 let origin = Uri::try_from(origin).map_err(io::Error::other)?;
