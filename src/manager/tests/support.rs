@@ -38,6 +38,7 @@ use crate::manager::{BoxFuture, lock};
 use crate::proto;
 use crate::proto::csi::node_server::{Node as NodeService, NodeServer};
 use crate::proto::registration::registration_server::{Registration, RegistrationServer};
+use crate::uds::authority::Accepted;
 
 /// Kubernetes 1.28: before failed registrations were retried.
 pub(crate) const K119: Profile = Profile::from_minor(28).expect("1.28 is known");
@@ -179,7 +180,7 @@ where
     });
     tokio::spawn(async move {
         let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-            .serve_connection(TokioIo::new(stream), service);
+            .serve_connection(TokioIo::new(Accepted::new(stream)), service);
         tokio::select! {
             // How a connection ends is the client's business.
             _ = connection => {}

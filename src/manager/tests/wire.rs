@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::support::*;
 use crate::manager::event::What;
 use crate::proto::CSI_PLUGIN;
+use crate::uds::authority::Accepted;
 
 #[tokio::test(start_paused = true)]
 async fn w01_one_connection_carries_get_info_and_the_notification() {
@@ -116,7 +117,7 @@ async fn w03_messages_are_those_of_the_proto() {
             }
         });
         let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-            .serve_connection(TokioIo::new(stream), service);
+            .serve_connection(TokioIo::new(Accepted::new(stream)), service);
         tokio::spawn(connection);
     });
     kubelet.see(SOCKET);
