@@ -44,12 +44,16 @@ pub(super) fn list(texts: &[String]) -> String {
     format!("[{}]", texts.join(" "))
 }
 
-/// An operating system's error as Go words it: lower case, without Rust's `(os error 2)`.
+/// An operating system's error as Go words it: lower case, without Rust's `(os error 2)`. What Rust refuses by itself, a
+/// socket path that is too long, the kernel calls an invalid argument.
 #[derive(Debug)]
 pub(super) struct OsError<'a>(pub(super) &'a io::Error);
 
 impl fmt::Display for OsError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.kind() == io::ErrorKind::InvalidInput {
+            return f.write_str("invalid argument");
+        }
         let text = self.0.to_string();
         let words = text.split(" (os error").next().unwrap_or(&text);
         f.write_str(&words.to_lowercase())
@@ -90,6 +94,9 @@ mod tests {
     fn operating_system_errors_lose_their_number() {
         let error = io::Error::from_raw_os_error(2);
         assert_eq!(OsError(&error).to_string(), "no such file or directory");
+        let long = "/x".repeat(100);
+        let error = std::os::unix::net::UnixStream::connect(long).unwrap_err();
+        assert_eq!(OsError(&error).to_string(), "invalid argument");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Makes a driver known to the cluster and forgotten again: the Node's annotation and labels, the CSINode's entry
 //! (`pkg/volume/csi/nodeinfomanager/nodeinfomanager.go`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,16 +9,20 @@ use tokio::sync::MutexGuard;
 
 use super::node_client::NodeInfo;
 use super::node_store::{NodeStore, StoreError};
-use super::objects::{
-    CsiNode, CsiNodeDriver, Node, ObjectMeta, OwnerReference, VolumeNodeResources,
-};
+use super::objects::{CsiNode, Node, ObjectMeta, OwnerReference};
 use crate::klog;
 use crate::manager::event::{EventSink, What};
 use crate::manager::profile::Profile;
 use crate::manager::retry::Steps;
 use crate::manager::{go_text, lock};
 
+mod csi_node_change;
+mod error;
 mod node_change;
+
+use error::ChangeError;
+pub use error::InitialiseError;
+pub(super) use error::{InstallError, UninstallError, UpdateError};
 
 /// Attempts at each change of Node or CSINode; every error is tried again (`updateBackoff`).
 const UPDATE_BACKOFF: Steps = Steps {
@@ -30,68 +34,6 @@ const UPDATE_BACKOFF: Steps = Steps {
 /// Between two questions whether the API server answers (`waitForAPIServerForever`).
 const API_SERVER_POLL: Duration = Duration::from_secs(1);
 
-/// Where the CSINode lists in-tree plugins that are migrated (`v1.MigratedPluginsAnnotationKey`).
-const MIGRATED_PLUGINS_ANNOTATION: &str = "storage.alpha.kubernetes.io/migrated-plugins";
-
-/// One attempt at a change failed.
-#[derive(Debug, thiserror::Error)]
-enum ChangeError {
-    #[error("error getting kube client")]
-    NoKubeClient,
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Node(#[from] node_change::NodeChangeError),
-    #[error("error deleting existing CSINode {name:?}: {source}")]
-    Delete { name: String, source: StoreError },
-    /// The next attempt creates a new one.
-    #[error(
-        "CSINode {name:?} was owned by different node (oldNodeID={old:?}, newNodeID={new:?}), deleted it"
-    )]
-    NotOwned {
-        name: String,
-        old: String,
-        new: String,
-    },
-}
-
-/// A change failed, with all its attempts.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum UpdateError {
-    #[error("error getting CSI client")]
-    NoClient,
-    #[error("error updating {object}: timed out waiting for the condition; caused by: {causes}")]
-    Attempts {
-        object: &'static str,
-        causes: String,
-    },
-}
-
-/// A driver could not be made known.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum InstallError {
-    #[error("error adding CSI driver node info: driverNodeID must not be empty")]
-    EmptyNodeId,
-    #[error("error updating Node object with CSI driver node info: {0}")]
-    Node(UpdateError),
-    #[error("error updating CSINode object with CSI driver node info: {0}")]
-    CsiNode(UpdateError),
-}
-
-/// A driver could not be forgotten.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum UninstallError {
-    #[error("error uninstalling CSI driver from CSINode object {0}")]
-    CsiNode(UpdateError),
-    #[error("error removing CSI driver node info from Node object {0}")]
-    Node(UpdateError),
-}
-
-/// The CSINode could not be initialised; a kubelet would exit and begin anew.
-#[derive(Debug, thiserror::Error)]
-#[error("failed to initialize CSINode after retrying: {0}")]
-pub struct InitialiseError(String);
-
 /// Changes one node's two objects.
 #[derive(Debug)]
 pub struct NodeInfoManager {
@@ -100,8 +42,6 @@ pub struct NodeInfoManager {
     /// None: a kubelet without a cluster, with which no CSI driver can register.
     store: Option<Arc<dyn NodeStore>>,
     events: EventSink,
-    /// In-tree plugins, sorted; none leaves the annotation alone.
-    migrated_plugins: Option<Vec<&'static str>>,
     /// The Node's UID as the initialisation saw it; empty before.
     node_uid: Mutex<String>,
     changes: tokio::sync::Mutex<()>,
@@ -120,7 +60,6 @@ impl NodeInfoManager {
             profile,
             store,
             events,
-            migrated_plugins: Some(profile.migrated_plugins()),
             node_uid: Mutex::default(),
             changes: tokio::sync::Mutex::default(),
         }
@@ -171,7 +110,7 @@ impl NodeInfoManager {
             Err(error) => return Err(error.into()),
         };
         self.ensure_owned(store, &csi_node).await?;
-        if set_migrated_plugins(self.migrated_plugins.as_deref(), &mut csi_node) {
+        if self.set_migrated_plugins(&mut csi_node) {
             self.update(store, csi_node).await?;
         }
         Ok(())
@@ -267,45 +206,18 @@ impl NodeInfoManager {
             result => result?,
         };
         self.ensure_owned(store, &csi_node).await?;
-        let entry = CsiNodeDriver {
-            name: driver.to_owned(),
-            node_id: info.node_id.clone(),
-            topology_keys: topology.keys().cloned().collect(),
-            allocatable: allocatable(driver, info.max_volumes_per_node),
-        };
-        let drivers = &mut csi_node.spec.drivers;
-        let kept = drivers
-            .iter()
-            .any(|old| old.name == driver && self.keeps(old, &entry, info.max_volumes_per_node));
-        let annotated = set_migrated_plugins(self.migrated_plugins.as_deref(), &mut csi_node);
-        if kept && !annotated {
+        let installed = csi_node_change::add_driver(
+            &mut csi_node,
+            driver,
+            info,
+            topology,
+            self.profile.compares_volume_limit(),
+        );
+        let annotated = self.set_migrated_plugins(&mut csi_node);
+        if !installed && !annotated {
             return Ok(());
         }
-        csi_node.spec.drivers.retain(|old| old.name != driver);
-        csi_node.spec.drivers.push(entry);
         self.update(store, csi_node).await
-    }
-
-    /// Whether `old` says all that `new` says. The limit is compared as the driver reported it, so one that does not fit
-    /// is never kept.
-    fn keeps(&self, old: &CsiNodeDriver, new: &CsiNodeDriver, limit: i64) -> bool {
-        let keys = |driver: &CsiNodeDriver| {
-            driver
-                .topology_keys
-                .iter()
-                .cloned()
-                .collect::<BTreeSet<_>>()
-        };
-        let count = old
-            .allocatable
-            .map_or(0, |resources| i64::from(resources.count));
-        let same_limit = match old.allocatable {
-            Some(_) => limit != 0 && count == limit,
-            None => limit == 0,
-        };
-        old.node_id == new.node_id
-            && keys(old) == keys(new)
-            && (same_limit || !self.profile.compares_volume_limit())
     }
 
     async fn try_uninstall(&self, store: &dyn NodeStore, driver: &str) -> Result<(), ChangeError> {
@@ -316,12 +228,14 @@ impl NodeInfoManager {
             Err(StoreError::NotFound { .. }) => return Ok(()),
             result => result?,
         };
-        let before = csi_node.spec.drivers.len();
-        csi_node.spec.drivers.retain(|old| old.name != driver);
-        if csi_node.spec.drivers.len() == before {
-            return Ok(());
+        if csi_node_change::remove_driver(&mut csi_node, driver) {
+            self.update(store, csi_node).await?;
         }
-        self.update(store, csi_node).await
+        Ok(())
+    }
+
+    fn set_migrated_plugins(&self, csi_node: &mut CsiNode) -> bool {
+        csi_node_change::set_migrated_plugins(csi_node, &self.profile.migrated_plugins())
     }
 
     async fn create(&self, store: &dyn NodeStore) -> Result<CsiNode, ChangeError> {
@@ -340,7 +254,7 @@ impl NodeInfoManager {
             }],
             ..ObjectMeta::default()
         });
-        set_migrated_plugins(self.migrated_plugins.as_deref(), &mut csi_node);
+        self.set_migrated_plugins(&mut csi_node);
         let created = store.create_csi_node(&csi_node).await?;
         let csi_node = Box::new(created.clone());
         self.events.emit(What::CsiNodeWritten { csi_node });
@@ -364,17 +278,9 @@ impl NodeInfoManager {
             return Ok(());
         }
         let uid = lock(&self.node_uid).clone();
-        let mut owners = csi_node.metadata.owner_references.iter();
-        let nodes = || owners.clone().filter(|owner| owner.kind == "Node");
-        let old = nodes()
-            .next_back()
-            .map(|owner| owner.uid.clone())
-            .unwrap_or_default();
-        let owned = owners
-            .any(|owner| owner.kind == "Node" && owner.name == self.node_name && owner.uid == uid);
-        if owned {
+        let Some(old) = csi_node_change::foreign_owner(csi_node, &self.node_name, &uid) else {
             return Ok(());
-        }
+        };
         let name = self.node_name.clone();
         klog::verbose!(2, csiNode = %name, oldNodeID = %old, newNodeID = %uid, "existing CSINode is owned by different node, cleaning up");
         if let Err(source) = store.delete_csi_node(&name).await {
@@ -394,50 +300,6 @@ fn attempts(object: &'static str, errors: &[ChangeError]) -> UpdateError {
         object,
         causes: go_text::aggregate(errors),
     }
-}
-
-/// The limit as a CSINode can hold it; one below zero is none.
-fn allocatable(driver: &str, limit: i64) -> Option<VolumeNodeResources> {
-    if limit < 0 {
-        tracing::error!(
-            "Invalid attach limit value {limit} cannot be added to CSINode object for {driver:?}"
-        );
-    }
-    if limit <= 0 {
-        return None;
-    }
-    let count = i32::try_from(limit).unwrap_or_else(|_| {
-        tracing::warn!(
-            "Exceeded max supported attach limit value, truncating it to {}",
-            i32::MAX
-        );
-        i32::MAX
-    });
-    Some(VolumeNodeResources { count })
-}
-
-/// Brings the annotation up to date; answers whether it changed (`setMigrationAnnotation`).
-fn set_migrated_plugins(migrated: Option<&[&'static str]>, csi_node: &mut CsiNode) -> bool {
-    let Some(migrated) = migrated else {
-        return false;
-    };
-    let annotations = &mut csi_node.metadata.annotations;
-    let old = annotations
-        .get(MIGRATED_PLUGINS_ANNOTATION)
-        .cloned()
-        .unwrap_or_default();
-    let old: BTreeSet<_> = old.split(',').filter(|_| !old.is_empty()).collect();
-    let new: BTreeSet<_> = migrated.iter().copied().collect();
-    if old == new {
-        return false;
-    }
-    if new.is_empty() {
-        annotations.remove(MIGRATED_PLUGINS_ANNOTATION);
-    } else {
-        let names: Vec<_> = new.into_iter().collect();
-        annotations.insert(MIGRATED_PLUGINS_ANNOTATION.into(), names.join(","));
-    }
-    true
 }
 
 #[cfg(test)]

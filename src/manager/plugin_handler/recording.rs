@@ -20,6 +20,16 @@ pub enum RecordedCall {
     Deregister(String, Option<String>),
 }
 
+impl RecordedCall {
+    /// The plugin's name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Validate(plugin) | Self::Register(plugin) => &plugin.name,
+            Self::Deregister(name, _) => name,
+        }
+    }
+}
+
 /// Records calls. Answers are set in advance, one for each call; without one the answer is "fine".
 #[derive(Debug, Default)]
 pub struct RecordingHandler {

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::csi_node_change::{MIGRATED_PLUGINS_ANNOTATION, set_migrated_plugins};
 use super::node_change::NODE_ID_ANNOTATION;
 use super::*;
 use crate::manager::csi::node_store::CSI_NODES;
+use crate::manager::csi::objects::CsiNodeDriver;
 use crate::manager::tests::support::*;
 
 const DRIVER1: &str = "com.example.csi.driver1";
@@ -368,14 +370,14 @@ async fn n25_uninstalling_without_csi_node_succeeds() {
 
 #[test]
 fn n27_the_migrated_plugins_annotation_is_a_set() {
-    let set = |migrated: Option<&[&'static str]>, old: Option<&str>| {
+    let set = |migrated: &[&str], old: Option<&str>| {
         let mut csi_node = CsiNode::new(ObjectMeta::default());
         let annotations = &mut csi_node.metadata.annotations;
         annotations.insert("other".into(), "kept".into());
         if let Some(old) = old {
             annotations.insert(MIGRATED_PLUGINS_ANNOTATION.into(), old.into());
         }
-        let changed = set_migrated_plugins(migrated, &mut csi_node);
+        let changed = set_migrated_plugins(&mut csi_node, migrated);
         assert_eq!(
             csi_node.metadata.annotations.remove("other").as_deref(),
             Some("kept")
@@ -389,17 +391,15 @@ fn n27_the_migrated_plugins_annotation_is_a_set() {
         )
     };
     let text = |text: &str| Some(text.to_owned());
-    assert_eq!(set(None, None), (false, None));
-    assert_eq!(set(None, Some("test")), (false, text("test")));
-    assert_eq!(set(Some(&["test"]), None), (true, text("test")));
+    assert_eq!(set(&["test"], None), (true, text("test")));
     assert_eq!(
-        set(Some(&["test", "foo"]), Some("test")),
+        set(&["test", "foo"], Some("test")),
         (true, text("foo,test"))
     );
-    assert_eq!(set(Some(&[]), Some("test")), (true, None));
-    assert_eq!(set(Some(&[]), None), (false, None));
+    assert_eq!(set(&[], Some("test")), (true, None));
+    assert_eq!(set(&[], None), (false, None));
     assert_eq!(
-        set(Some(&["foo", "test"]), Some("test,foo")),
+        set(&["foo", "test"], Some("test,foo")),
         (false, text("test,foo"))
     );
 }
