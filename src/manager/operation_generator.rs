@@ -53,9 +53,7 @@ pub(super) enum OperationError {
     /// Without notification, since the manager only observes.
     #[error("{0}")]
     Observed(String),
-    #[error(
-        "recovered from panic {0:?}; the plugin is not asked again before its socket is re-created"
-    )]
+    #[error("recovered from panic {0:?}")]
     Panicked(String),
     #[error("the runtime stopped before the operation ended")]
     RuntimeStopped,

@@ -4,6 +4,7 @@
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tempfile::TempDir;
 use tokio::sync::broadcast;
@@ -208,6 +209,33 @@ async fn d05_sockets_that_are_there_at_the_start_are_desired() {
         watched.catch_up().await;
         assert!(watched.desired().contains(&"one/two/late.sock".into()));
     }
+}
+
+#[tokio::test]
+async fn d05_nothing_that_comes_during_the_start_is_lost() {
+    let registry = Registry::new();
+    // They make the listing slow enough for sockets to come before, during and after it.
+    for number in 0..2000 {
+        File::create(registry.path(&format!("file-{number}"))).unwrap();
+    }
+    let started = Arc::new(AtomicBool::new(false));
+    let root = registry.root.clone();
+    let binder = std::thread::spawn({
+        let started = started.clone();
+        move || {
+            let mut count = 0;
+            while count < 100 || (count < 5000 && !started.load(Ordering::SeqCst)) {
+                UnixListener::bind(root.join(format!("plugin-{count}.sock"))).unwrap();
+                count += 1;
+            }
+            count
+        }
+    });
+    let mut watched = registry.watch(NEWEST);
+    started.store(true, Ordering::SeqCst);
+    let count = binder.join().unwrap();
+    watched.catch_up().await;
+    assert_eq!(watched.desired().len(), count);
 }
 
 #[tokio::test]
