@@ -10,7 +10,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -329,12 +329,15 @@ pub struct Kubelet {
 
 impl Kubelet {
     pub async fn dial(path: &Path) -> Self {
-        let agent = HeaderValue::from_static("grpc-go/1.82.1");
-        let dialled = Channel::connect(path, Authority::PercentEncoded, agent);
-        let channel = within(DEADLINE, "the registration socket", dialled)
+        within(DEADLINE, "the registration socket", Self::try_dial(path))
             .await
-            .unwrap();
-        Self { channel }
+            .unwrap()
+    }
+
+    pub async fn try_dial(path: &Path) -> io::Result<Self> {
+        let agent = HeaderValue::from_static("grpc-go/1.82.1");
+        let channel = Channel::connect(path, Authority::PercentEncoded, agent).await?;
+        Ok(Self { channel })
     }
 
     fn client(&self) -> RegistrationClient<Channel> {
@@ -343,31 +346,32 @@ impl Kubelet {
 
     /// `GetInfo`, within the kubelet's second.
     pub async fn get_info(&self) -> PluginInfo {
-        let answer = timeout(
-            Duration::from_secs(1),
-            self.client().get_info(InfoRequest {}),
-        )
-        .await;
-        answer
+        timeout(Duration::from_secs(1), self.try_get_info())
+            .await
             .expect("GetInfo took over a second")
             .unwrap()
-            .into_inner()
+    }
+
+    pub async fn try_get_info(&self) -> Result<PluginInfo, tonic::Status> {
+        let answer = self.client().get_info(InfoRequest {}).await?;
+        Ok(answer.into_inner())
     }
 
     /// `NotifyRegistrationStatus`, within the kubelet's five seconds.
     pub async fn notify(&self, outcome: Result<(), &str>) {
+        timeout(Duration::from_secs(5), self.try_notify(outcome))
+            .await
+            .expect("the notification took over 5 seconds")
+            .unwrap();
+    }
+
+    pub async fn try_notify(&self, outcome: Result<(), &str>) -> Result<(), tonic::Status> {
         let status = RegistrationStatus {
             plugin_registered: outcome.is_ok(),
             error: outcome.err().unwrap_or_default().to_owned(),
         };
-        let answer = timeout(
-            Duration::from_secs(5),
-            self.client().notify_registration_status(status),
-        )
-        .await;
-        answer
-            .expect("the notification took over 5 seconds")
-            .unwrap();
+        self.client().notify_registration_status(status).await?;
+        Ok(())
     }
 
     pub fn is_closed(&self) -> bool {

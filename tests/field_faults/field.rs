@@ -1,0 +1,269 @@
+//! What rows need beyond the harness: questions that may fail, a process seen from outside, ways to start one that a shell or
+//! util-linux offers.
+
+use std::fs;
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use csi_node_driver_registrar::registrar::service;
+use nix::unistd::Pid;
+
+use crate::support::{self, DEADLINE, DRIVER, Kubelet, Node, Registrar};
+
+/// How long a whole registration may take while the registrar is under attack.
+pub const UNDER_ATTACK: Duration = Duration::from_secs(10);
+
+/// An address of the loopback network that no other row uses, whatever ports are taken on 127.0.0.1. So that any registrar
+/// can be asked, also one that does not tell which port it was given.
+pub fn loopback_address() -> SocketAddr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let row = NEXT.fetch_add(1, Ordering::Relaxed);
+    SocketAddr::from(([127, (high & 0x3f) | 0x40, low, row], 9809))
+}
+
+/// The argument that makes the registrar serve HTTP there.
+pub fn http_endpoint(address: SocketAddr) -> String {
+    format!("--http-endpoint={address}")
+}
+
+/// Waits until somebody listens.
+pub async fn listening(address: SocketAddr) {
+    support::until(&format!("a listener at {address}"), || {
+        TcpStream::connect(address).is_ok()
+    })
+    .await;
+}
+
+/// What the socket at `path` calls itself, if it answers within a second.
+pub async fn name_at(path: &Path) -> Option<String> {
+    let answer = service::ask(path, Duration::from_secs(1)).await;
+    answer.ok().map(|info| info.name)
+}
+
+/// Waits until the socket at `path` answers with the name of the usual driver.
+pub async fn answering(path: &Path, limit: Duration) {
+    answering_as(DRIVER, path, limit).await;
+}
+
+pub async fn answering_as(name: &str, path: &Path, limit: Duration) {
+    let what = format!("{} to answer", path.display());
+    support::within(limit, &what, async {
+        while name_at(path).await.as_deref() != Some(name) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}
+
+/// A registration in tries, as a kubelet makes them, since under attack one may be cut off.
+pub async fn registering(path: &Path) {
+    support::within(UNDER_ATTACK, "a registration under attack", async {
+        while registration(path).await.is_none() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+}
+
+async fn registration(path: &Path) -> Option<()> {
+    let attempt = async {
+        let kubelet = Kubelet::try_dial(path).await.ok()?;
+        kubelet.try_get_info().await.ok()?;
+        kubelet.try_notify(Ok(())).await.ok()
+    };
+    tokio::time::timeout(Duration::from_secs(3), attempt)
+        .await
+        .ok()
+        .flatten()
+}
+
+/// Device and inode of what is at `path`.
+pub fn identity(path: &Path) -> Option<(u64, u64)> {
+    let metadata = path.symlink_metadata().ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+/// Everything below `directory` and what it is, for "nothing was touched".
+pub fn inventory(directory: &Path) -> Vec<(PathBuf, fs::FileType, u64)> {
+    let mut found = Vec::new();
+    let mut open = vec![directory.to_owned()];
+    while let Some(next) = open.pop() {
+        for entry in fs::read_dir(next).unwrap() {
+            let entry = entry.unwrap();
+            let metadata = entry.path().symlink_metadata().unwrap();
+            if metadata.is_dir() {
+                open.push(entry.path());
+            }
+            found.push((entry.path(), metadata.file_type(), metadata.ino()));
+        }
+    }
+    found.sort_by(|one, other| one.0.cmp(&other.0));
+    found
+}
+
+/// Runs the registrar behind `shell`, which ends in `exec "$@"`: in the end it is the process that was started.
+pub fn through_shell(node: &Node, shell: &str, more: &[String]) -> Command {
+    let mut command = Command::new("sh");
+    command
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("TZ", "UTC")
+        .stdin(std::process::Stdio::null())
+        .args(["-c", shell, "sh"])
+        .arg(support::registrar_binary())
+        .args(node.arguments())
+        .args(more);
+    command
+}
+
+/// A registrar behind a shell command.
+pub fn registrar_through(node: &Node, shell: &str, more: &[String]) -> Registrar {
+    Registrar::spawn(through_shell(node, shell, more))
+}
+
+/// Waits for exit code 1 and returns the log.
+pub async fn failed(mut registrar: Registrar, limit: Duration) -> String {
+    let status = registrar.exit_within(limit).await;
+    assert_eq!(status.code(), Some(1), "{status:?}");
+    registrar.log().complete().await
+}
+
+/// The lines of a log that are warnings or errors.
+pub fn complaints(log: &str) -> Vec<&str> {
+    let is_complaint = |line: &&str| line.starts_with(['W', 'E', 'F']);
+    log.lines().filter(is_complaint).collect()
+}
+
+/// Waits for a warning or an error that contains all of `parts`, in any letter case.
+pub async fn complaint(registrar: &Registrar, limit: Duration, parts: &[&str]) -> String {
+    let end = Instant::now() + limit;
+    loop {
+        let log = registrar.log().text();
+        let found = complaints(&log).into_iter().find(|line| {
+            let line = line.to_lowercase();
+            parts.iter().all(|part| line.contains(&part.to_lowercase()))
+        });
+        if let Some(line) = found {
+            return line.to_owned();
+        }
+        assert!(
+            Instant::now() < end,
+            "no warning with {parts:?} within {limit:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// What Linux tells about a process.
+#[derive(Clone, Copy)]
+pub struct Usage(Pid);
+
+impl Usage {
+    pub fn of(pid: Pid) -> Self {
+        Self(pid)
+    }
+
+    fn file(self, name: &str) -> String {
+        let mut text = String::new();
+        fs::File::open(format!("/proc/{}/{name}", self.0))
+            .unwrap()
+            .read_to_string(&mut text)
+            .unwrap();
+        text
+    }
+
+    pub fn status(self, key: &str) -> String {
+        let status = self.file("status");
+        let line = status.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            (name == key).then(|| value.trim().to_owned())
+        });
+        line.unwrap_or_else(|| panic!("no {key} in the status of {}", self.0))
+    }
+
+    fn kibibytes(self, key: &str) -> u64 {
+        let value = self.status(key);
+        value.trim_end_matches(" kB").parse().unwrap()
+    }
+
+    /// The most memory that it ever had resident, in KiB. Of its program file 3 MiB count at most: a build for tests maps
+    /// more of it, and a release build has less.
+    pub fn peak_memory(self) -> u64 {
+        const FILE: u64 = 3 * 1024;
+        let file = self.kibibytes("RssFile");
+        self.kibibytes("VmHWM") - file + file.min(FILE)
+    }
+
+    pub fn descriptors(self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.0))
+            .unwrap()
+            .count()
+    }
+
+    pub fn threads(self) -> usize {
+        fs::read_dir(format!("/proc/{}/task", self.0))
+            .unwrap()
+            .count()
+    }
+
+    /// How often its threads gave up the processor or lost it. A thread that sleeps in one system call has no part in it.
+    pub fn context_switches(self) -> u64 {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.0)).unwrap();
+        tasks
+            .map(|task| {
+                let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+                status
+                    .lines()
+                    .filter(|line| line.contains("ctxt_switches"))
+                    .map(|line| {
+                        line.split_whitespace()
+                            .last()
+                            .unwrap()
+                            .parse::<u64>()
+                            .unwrap()
+                    })
+                    .sum::<u64>()
+            })
+            .sum()
+    }
+
+    /// The processor time that it used so far.
+    pub fn processor_time(self) -> Duration {
+        // Fields 14 and 15, counted from 1; the name in field 2 may hold spaces. Hundredths of a second (`USER_HZ`).
+        let stat = self.file("stat");
+        let (_, rest) = stat.rsplit_once(')').unwrap();
+        let fields: Vec<_> = rest.split_whitespace().collect();
+        let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+        Duration::from_millis(ticks * 10)
+    }
+}
+
+/// What a registrar may cost under any abuse.
+pub const MEMORY_LIMIT: u64 = 8 * 1024;
+
+pub fn assert_memory_is_bounded(usage: Usage) {
+    let peak = usage.peak_memory();
+    assert!(
+        peak < MEMORY_LIMIT,
+        "{peak} KiB resident at most, {MEMORY_LIMIT} are allowed"
+    );
+}
+
+/// Waits until no more than `limit` descriptors are open.
+pub async fn descriptors_at_most(usage: Usage, limit: usize) {
+    let end = Instant::now() + DEADLINE;
+    while usage.descriptors() > limit {
+        assert!(
+            Instant::now() < end,
+            "{} descriptors are open, {limit} are allowed",
+            usage.descriptors()
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,1 @@
+//! TERM in every phase.
