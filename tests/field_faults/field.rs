@@ -249,6 +249,8 @@ pub const MEMORY_LIMIT: u64 = 8 * 1024;
 
 pub fn assert_memory_is_bounded(usage: Usage) {
     let peak = usage.peak_memory();
+    let row = std::thread::current().name().unwrap_or_default().to_owned();
+    println!("     {row}: {peak} KiB resident at most");
     assert!(
         peak < MEMORY_LIMIT,
         "{peak} KiB resident at most, {MEMORY_LIMIT} are allowed"

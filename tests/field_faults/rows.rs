@@ -1,7 +1,7 @@
 //! Every row, in the order of the table.
 
 use crate::runner::{Pace, Row};
-use crate::{abuse, descriptors, driver, kubelet, process, socket};
+use crate::{abuse, beyond, descriptors, driver, kubelet, phases, process, socket};
 
 /// A row named after its function.
 macro_rules! row {
@@ -162,5 +162,117 @@ fn reported() -> Vec<Row> {
 }
 
 fn ours() -> Vec<Row> {
-    vec![]
+    use Pace::{Waits, Works};
+    vec![
+        row!(
+            beyond::idle_without_a_system_call,
+            Waits(90),
+            "a minute without a system call once registered"
+        ),
+        row!(
+            beyond::memory_under_abuse_of_the_registration_socket,
+            Works,
+            "memory under abuse of the registration socket"
+        ),
+        row!(
+            beyond::memory_under_abuse_of_the_http_server,
+            Works,
+            "memory under abuse of the HTTP server"
+        ),
+        row!(
+            beyond::connections_left_half_closed_and_unread,
+            Works,
+            "connections left half closed and unread"
+        ),
+        row!(
+            beyond::registration_while_descriptors_are_used_up,
+            Works,
+            "registration while descriptors are used up"
+        ),
+        row!(
+            beyond::driver_comes_while_descriptors_are_used_up,
+            Works,
+            "driver comes while descriptors are used up"
+        ),
+        row!(
+            beyond::storm_of_events_in_the_registration_directory,
+            Works,
+            "storm of events in the registration directory"
+        ),
+        row!(
+            beyond::overflow_of_the_event_queue,
+            Works,
+            "overflow of the event queue"
+        ),
+        row!(
+            beyond::registration_directory_replaced,
+            Works,
+            "registration directory replaced by a file, by a link"
+        ),
+        row!(
+            beyond::driver_directory_that_can_never_come_back,
+            Works,
+            "driver's directory that can never come back"
+        ),
+        row!(
+            beyond::driver_socket_replaced_without_pause,
+            Works,
+            "driver's socket replaced without pause"
+        ),
+        row!(
+            beyond::chain_of_driver_names,
+            Works,
+            "chain of driver names"
+        ),
+        row!(
+            beyond::successor_with_another_name,
+            Waits(60),
+            "successor that answers with another name"
+        ),
+        row!(
+            beyond::three_registrars_of_one_driver,
+            Waits(45),
+            "three registrars of one driver"
+        ),
+        row!(
+            beyond::ten_thousand_notifications,
+            Works,
+            "10,000 notifications"
+        ),
+        row!(
+            beyond::storm_of_get_info_from_64_connections,
+            Works,
+            "storm of GetInfo from 64 connections"
+        ),
+        row!(
+            beyond::refused_while_the_directory_is_full,
+            Works,
+            "refused, and the directory is full at the retry"
+        ),
+        row!(
+            beyond::socket_that_cannot_be_removed,
+            Works,
+            "socket that cannot be removed at the end"
+        ),
+        row!(
+            phases::term_while_the_driver_is_waited_for,
+            Works,
+            "TERM while the driver is waited for"
+        ),
+        row!(
+            phases::term_with_a_kubelet_in_every_state,
+            Works,
+            "TERM with a kubelet in every state"
+        ),
+        row!(
+            phases::term_while_the_path_is_not_ours,
+            Works,
+            "TERM while the path is not ours"
+        ),
+        row!(
+            phases::whole_life_as_process_1,
+            Works,
+            "a whole life as process 1"
+        ),
+    ]
 }
