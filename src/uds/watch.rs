@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask};
+use nix::errno::Errno;
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_stream::StreamExt;
 
 use super::socket_file::FileId;
@@ -24,6 +26,8 @@ const BUFFER_SIZE: usize = 1024;
 pub struct Watcher {
     events: Option<EventStream<[u8; BUFFER_SIZE]>>,
     directories: Vec<Directory>,
+    /// When to look, if no event can be had. Kept here: whoever waits may be called away more often than this comes.
+    next_poll: Instant,
 }
 
 #[derive(Debug)]
@@ -50,6 +54,7 @@ impl Watcher {
         let mut watcher = Self {
             events,
             directories,
+            next_poll: Instant::now() + POLL_INTERVAL,
         };
         watcher.place();
         watcher
@@ -64,35 +69,32 @@ impl Watcher {
             .all(|directory| directory.watched.is_some());
         let event = match &mut self.events {
             Some(events) if all_watched => events.next().await,
-            Some(events) => tokio::time::timeout(POLL_INTERVAL, events.next())
+            Some(events) => timeout_at(self.next_poll, events.next())
                 .await
                 .unwrap_or(None),
             None => {
-                tokio::time::sleep(POLL_INTERVAL).await;
+                sleep_until(self.next_poll).await;
                 None
             }
         };
+        self.next_poll = Instant::now() + POLL_INTERVAL;
         match event {
-            Some(Ok(event)) => self.forget_lost_watch(&event),
+            Some(Ok(event)) => self.forget_lost_watches(&event),
             Some(Err(error)) => self.poll_instead(&error, "fs.inotify.max_queued_events"),
             None => {}
         }
         self.place();
     }
 
-    /// A watch ends with its directory, and follows one that is renamed away.
-    fn forget_lost_watch(&mut self, event: &EventOwned) {
-        let lost = EventMask::IGNORED | EventMask::DELETE_SELF | EventMask::MOVE_SELF;
-        if !event.mask.intersects(lost) {
-            return;
-        }
-        for directory in &mut self.directories {
-            if directory
-                .watched
-                .as_ref()
-                .is_some_and(|(watch, _)| *watch == event.wd)
-            {
-                directory.watched = None;
+    /// The kernel ends a watch together with its directory. Where the queue overflowed, nobody knows which ones ended.
+    fn forget_lost_watches(&mut self, event: &EventOwned) {
+        if event.mask.contains(EventMask::Q_OVERFLOW) {
+            for directory in &mut self.directories {
+                end(self.events.as_ref(), directory.watched.take());
+            }
+        } else if event.mask.contains(EventMask::IGNORED) {
+            for directory in &mut self.directories {
+                directory.watched.take_if(|(watch, _)| *watch == event.wd);
             }
         }
     }
@@ -110,20 +112,20 @@ impl Watcher {
         for directory in &mut self.directories {
             let current = fs::metadata(&directory.path).map(|metadata| FileId::from(&metadata));
             let watched = directory.watched.as_ref().map(|(_, id)| *id);
-            directory.watched = match (current, watched) {
-                (Ok(current), Some(watched)) if current == watched => continue,
-                // Gone, or out of reach: the poll goes on, and the looks say what they find.
-                (Err(_), _) => None,
-                (Ok(current), _) => match events.watches().add(&directory.path, mask) {
-                    Ok(watch) => Some((watch, current)),
-                    Err(error) => {
-                        if error.raw_os_error() == Some(nix::errno::Errno::ENOSPC as i32) {
-                            used_up = Some(error);
-                        }
-                        None
-                    }
-                },
-            };
+            if current.as_ref().ok() == watched.as_ref() {
+                continue;
+            }
+            // A watch follows a directory that is renamed away.
+            end(Some(events), directory.watched.take());
+            // Gone, or out of reach: the poll goes on, and the looks say what they find.
+            let Ok(current) = current else { continue };
+            match events.watches().add(&directory.path, mask) {
+                Ok(watch) => directory.watched = Some((watch, current)),
+                Err(error) if error.raw_os_error() == Some(Errno::ENOSPC as i32) => {
+                    used_up = Some(error);
+                }
+                Err(_) => {}
+            }
         }
         if let Some(error) = used_up {
             self.poll_instead(&error, "fs.inotify.max_user_watches");
@@ -133,6 +135,20 @@ impl Watcher {
     fn poll_instead(&mut self, error: &io::Error, sysctl: &'static str) {
         warn_polling(error, sysctl);
         self.events = None;
+        for directory in &mut self.directories {
+            directory.watched = None;
+        }
+    }
+}
+
+/// Ends a watch. If another path leads to the same directory, that one's watch is told so and placed again.
+fn end<T>(events: Option<&EventStream<T>>, watch: Option<(WatchDescriptor, FileId)>)
+where
+    T: AsMut<[u8]> + AsRef<[u8]>,
+{
+    if let (Some(events), Some((watch, _))) = (events, watch) {
+        // It may have ended by itself.
+        let _ = events.watches().remove(watch);
     }
 }
 

@@ -88,3 +88,15 @@ async fn watches_a_directory_that_was_removed_and_made_again() {
     fs::write(place.join("a"), "").unwrap();
     assert!(woken(&mut watcher).await);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_poll_comes_however_often_the_wait_is_called_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut watcher = watching(&dir.path().join("missing"));
+    let often = Duration::from_millis(400);
+    let mut woken = Vec::new();
+    for _ in 0..6 {
+        woken.push(tokio::time::timeout(often, watcher.changed()).await.is_ok());
+    }
+    assert_eq!(woken, [false, false, true, false, false, true]);
+}
