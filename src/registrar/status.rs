@@ -20,6 +20,8 @@
 //!  any state ── stop, or a failure that ends the process ──► Stopped   (nothing leads out of it)
 //! ```
 //!
+//! Where a fresh socket cannot be published over one that stands, the state stays what it is, and the attempt is repeated.
+//!
 //! The machine does no I/O and reads no clock: events and the time go in, at most one [`Action`] comes out. Whoever drives
 //! it reports what lies at the path ([`Event::Looked`]) before every other event, so that no decision rests on an old view.
 
@@ -160,6 +162,8 @@ pub struct Status {
     publication: PublicationId,
     /// Whether the current publication has answered a kubelet's `GetInfo`.
     asked: bool,
+    /// When to publish again although ours stands: the last attempt to do so failed.
+    republish_at: Option<Instant>,
     refusals: u32,
 }
 
@@ -183,6 +187,7 @@ impl Status {
             phase: Phase::WaitingForDriver,
             publication: PublicationId::default(),
             asked: false,
+            republish_at: None,
             refusals: 0,
         }
     }
@@ -199,7 +204,7 @@ impl Status {
 
     /// When to report [`Event::Elapsed`], if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
-        match self.phase {
+        let of_phase = match self.phase {
             Phase::Published {
                 since,
                 asked,
@@ -209,7 +214,8 @@ impl Status {
             Phase::Lost { publish_at } => Some(publish_at),
             Phase::StandBy { ask_at, .. } => Some(ask_at),
             _ => None,
-        }
+        };
+        of_phase.into_iter().chain(self.republish_at).min()
     }
 
     /// Takes an event, moves, and says what is to be done.
@@ -218,17 +224,16 @@ impl Status {
             return None;
         }
         match event {
-            Event::Named(name) => self.named(name),
+            Event::Named(name) => self.named(name, now),
             Event::Published(id) => {
                 self.publication = id;
                 self.asked = false;
+                self.republish_at = None;
                 self.published(now);
                 None
             }
             Event::NotPublished => {
-                self.phase = Phase::Lost {
-                    publish_at: now + PUBLISH_PAUSE,
-                };
+                self.not_published(now + PUBLISH_PAUSE);
                 None
             }
             Event::Looked(occupant) => {
@@ -246,7 +251,7 @@ impl Status {
         }
     }
 
-    fn named(&mut self, name: DriverName) -> Option<Action> {
+    fn named(&mut self, name: DriverName, now: Instant) -> Option<Action> {
         let before = self.name.clone();
         match before {
             None => {
@@ -261,6 +266,8 @@ impl Status {
                 );
                 self.refusals = 0;
                 self.name = Some(name);
+                // The socket under the old name is withdrawn first, whatever becomes of the new one.
+                self.lose(now + PUBLISH_PAUSE);
                 Some(Action::Publish)
             }
             Some(_) => {
@@ -274,6 +281,20 @@ impl Status {
         }
     }
 
+    fn lose(&mut self, publish_at: Instant) {
+        self.republish_at = None;
+        self.phase = Phase::Lost { publish_at };
+    }
+
+    fn not_published(&mut self, again_at: Instant) {
+        match &mut self.phase {
+            // The socket that was to be replaced still stands, and so does what the kubelet said about it.
+            Phase::Refused { retry_at, .. } => *retry_at = again_at,
+            Phase::Published { .. } | Phase::Registered => self.republish_at = Some(again_at),
+            _ => self.lose(again_at),
+        }
+    }
+
     fn published(&mut self, now: Instant) {
         self.phase = Phase::Published {
             since: now,
@@ -283,6 +304,9 @@ impl Status {
     }
 
     fn looked(&mut self, occupant: Occupant, now: Instant) {
+        if occupant != Occupant::Ours {
+            self.republish_at = None;
+        }
         match (occupant, &self.phase) {
             // Nothing is expected at the path.
             (_, Phase::WaitingForDriver | Phase::Stopped)
@@ -300,7 +324,7 @@ impl Status {
                     "The registration socket is gone, publishing it again; if the kubelet's plugin registry itself was \
                      removed, the kubelet has lost its watch on it and must be restarted"
                 );
-                self.phase = Phase::Lost { publish_at: now + LOST_FOR };
+                self.lose(now + LOST_FOR);
             }
             (Occupant::AnotherSocket, _) => {
                 tracing::warn!(
@@ -401,6 +425,12 @@ impl Status {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return None;
         }
+        if let Some(republish_at) = &mut self.republish_at
+            && *republish_at <= now
+        {
+            *republish_at = now + PUBLISH_PAUSE;
+            return Some(Action::Publish);
+        }
         match &mut self.phase {
             Phase::Published {
                 asked,
@@ -429,6 +459,7 @@ impl Status {
     }
 
     fn end(&mut self, result: Result<(), Error>) -> Action {
+        self.republish_at = None;
         self.phase = Phase::Stopped;
         Action::End(result)
     }

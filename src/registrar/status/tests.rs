@@ -149,6 +149,55 @@ fn a_lost_socket_is_published_again_after_half_a_second() {
 }
 
 #[test]
+fn a_retry_that_cannot_be_published_is_tried_again_and_the_refusal_stands() {
+    let mut bench = Bench::published(FailurePolicy::Retry);
+    bench.on(Event::Asked(bench.id()));
+    bench.refuse("boom");
+    assert!(matches!(bench.elapse().1, Some(Action::Publish)));
+    for _ in 0..3 {
+        bench.on(Event::NotPublished);
+        bench.on(Event::Looked(Occupant::Ours));
+        assert!(matches!(bench.status.phase(), Phase::Refused { .. }));
+        let (passed, action) = bench.elapse();
+        assert_eq!(passed, Duration::from_secs(1));
+        assert!(matches!(action, Some(Action::Publish)));
+    }
+}
+
+#[test]
+fn a_fresh_socket_that_cannot_be_published_is_tried_again_and_the_registration_stands() {
+    let mut bench = Bench::registered(FailurePolicy::Exit);
+    bench.status.settings.reregister_on_driver_restart = true;
+    assert!(matches!(
+        bench.on(Event::Named(name(NAME))),
+        Some(Action::Publish)
+    ));
+    for _ in 0..3 {
+        bench.on(Event::NotPublished);
+        bench.on(Event::Looked(Occupant::Ours));
+        assert_eq!(*bench.status.phase(), Phase::Registered);
+        let (passed, action) = bench.elapse();
+        assert_eq!(passed, Duration::from_secs(1));
+        assert!(matches!(action, Some(Action::Publish)));
+    }
+    bench.publish();
+    assert_eq!(
+        bench.elapse().0,
+        Duration::from_mins(1),
+        "it is published once"
+    );
+}
+
+#[test]
+fn a_new_name_that_cannot_be_published_is_lost_and_not_registered() {
+    let mut bench = Bench::registered(FailurePolicy::Exit);
+    bench.on(Event::Named(name("other.example.com")));
+    bench.on(Event::NotPublished);
+    assert!(matches!(bench.status.phase(), Phase::Lost { .. }));
+    assert!(matches!(bench.elapse().1, Some(Action::Publish)));
+}
+
+#[test]
 fn a_socket_that_comes_back_must_be_confirmed_again() {
     let mut bench = Bench::registered(FailurePolicy::Exit);
     bench.on(Event::Looked(Occupant::Missing));
@@ -255,7 +304,9 @@ enum Holder {
 #[derive(Clone, Copy, Debug)]
 enum Incident {
     SocketLost,
-    SuccessorComes { answers: bool },
+    SuccessorComes {
+        answers: bool,
+    },
     SomethingElseComes,
     OursComesBack,
     DriverRenamed,
@@ -264,6 +315,8 @@ enum Incident {
     KubeletConfirms,
     KubeletRefuses,
     TimePasses,
+    /// From now on the directory takes no new socket, or takes one again.
+    DirectoryFull(bool),
     Stop,
 }
 
@@ -279,6 +332,7 @@ fn incident() -> impl Strategy<Value = Incident> {
         3 => Just(Incident::KubeletConfirms),
         2 => Just(Incident::KubeletRefuses),
         6 => Just(Incident::TimePasses),
+        1 => any::<bool>().prop_map(Incident::DirectoryFull),
         1 => Just(Incident::Stop),
     ]
 }
@@ -289,6 +343,7 @@ struct World {
     holder: Holder,
     ours: Option<(PublicationId, String)>,
     names: u32,
+    full: bool,
     ended: bool,
 }
 
@@ -301,6 +356,7 @@ impl World {
             holder: Holder::Nobody,
             ours: None,
             names: 0,
+            full: false,
             ended: false,
         };
         world.tell(Event::Named(name("driver0")));
@@ -346,6 +402,9 @@ impl World {
             self.holder = Holder::Nobody;
         }
         match self.holder {
+            _ if self.full => {
+                self.bench.on(Event::NotPublished);
+            }
             Holder::SomethingElse => {
                 self.bench.on(Event::NotPublished);
             }
@@ -399,6 +458,7 @@ impl World {
                 self.call(|id| Event::Notified(id, Err("boom".to_owned())));
             }
             Incident::TimePasses => self.pass_time(),
+            Incident::DirectoryFull(full) => self.full = full,
             Incident::Stop => self.tell(Event::Stop),
         }
         self.look();
@@ -431,6 +491,7 @@ impl World {
 
     /// A kubelet that is content, and others that leave.
     fn settle(&mut self) {
+        self.full = false;
         if matches!(
             self.holder,
             Holder::SomethingElse | Holder::AnotherRegistrar { .. }
@@ -458,8 +519,11 @@ proptest! {
         let mut world = World::new(policy, reregister);
         for incident in incidents {
             let before = world.holder;
+            // Whoever has not published under this name yet is the newest, and takes the path.
+            let is_successor = world.ours.is_none();
             world.meet(incident);
             if matches!(before, Holder::AnotherRegistrar { answers: true })
+                && !is_successor
                 && !matches!(incident, Incident::DriverRenamed)
             {
                 let taken = matches!(world.holder, Holder::Us(_))
