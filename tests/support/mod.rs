@@ -8,6 +8,10 @@
 )]
 #![allow(clippy::unwrap_used, reason = "test code")]
 
+pub mod command;
+pub mod raw_driver;
+pub mod tree;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
