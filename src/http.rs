@@ -297,6 +297,8 @@ async fn serve_connection<H: Handler>(stream: TcpStream, mut session: Session, h
     let mut connection = std::pin::pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
+            // Whoever closes its sending side behind a request (`... | nc`) is answered all the same, as by Go's server.
+            .half_close(true)
             .header_read_timeout(HEAD_TIMEOUT)
             .max_buf_size(MAX_HEAD)
             .max_headers(MAX_HEADERS)

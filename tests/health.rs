@@ -549,11 +549,19 @@ async fn a_connection_is_kept_for_further_requests() {
         let answer = ask(&mut stream, GET).await;
         assert!(answer.starts_with("http/1.1 200 "), "{answer}");
     }
-    // Also several at once.
-    stream.write_all(&GET.repeat(3)).await.unwrap();
-    stream.shutdown().await.unwrap();
-    let rest = within(DEADLINE, "the answers", read_to_end(&mut stream)).await;
-    assert_eq!(rest.matches("200 OK").count(), 3, "{rest}");
+    published.registrar.stop().await;
+}
+
+#[tokio::test]
+async fn whoever_has_nothing_more_to_send_is_still_answered() {
+    let published = Published::new(&[]).await;
+    for requests in [1, 3] {
+        let mut stream = connect(published.http).await;
+        stream.write_all(&GET.repeat(requests)).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let answers = within(DEADLINE, "the answers", read_to_end(&mut stream)).await;
+        assert_eq!(answers.matches("200 OK").count(), requests, "{answers}");
+    }
     published.registrar.stop().await;
 }
 
