@@ -158,22 +158,19 @@ impl DriverName {
         &self.0
     }
 
-    /// Why the API server would refuse this name in a CSINode, if it would (`ValidateCSINode`: a DNS-1123 subdomain of at
-    /// most 63 characters, in lower case).
+    /// Why the API server would refuse this name in a CSINode, if it would (`ValidateCSIDriverName` in
+    /// `pkg/apis/core/validation`: at most 63 bytes, and a DNS-1123 subdomain once it is in lower case).
     pub fn api_server_objection(&self) -> Option<&'static str> {
         let label = |label: &str| {
-            let edge =
-                |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+            let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
             edge(label.chars().next())
                 && edge(label.chars().next_back())
-                && label
-                    .chars()
-                    .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+                && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
         };
         if self.0.len() > 63 {
-            Some("it is longer than 63 characters")
+            Some("it is longer than 63 bytes")
         } else if !self.0.split('.').all(label) {
-            Some("it is no DNS-1123 subdomain in lower case")
+            Some("it is no DNS-1123 subdomain")
         } else {
             None
         }

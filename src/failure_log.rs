@@ -1,6 +1,5 @@
 //! Failing checks, logged calmly: a probe that fails every second must not bury the reason under itself.
 
-use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 
 use tokio::time::Instant;
@@ -8,11 +7,20 @@ use tokio::time::Instant;
 /// Every how many failures in a row one is logged, after the first.
 const EVERY: u32 = 10;
 
-/// A run of failures: the first, every tenth and the recovery are logged.
+/// A run of failures: the first, every tenth, a new reason and the recovery are logged.
 #[derive(Debug)]
 pub struct FailureLog {
     check: &'static str,
-    failing: Mutex<Option<(Instant, u32)>>,
+    failing: Mutex<Option<Failing>>,
+}
+
+#[derive(Debug)]
+struct Failing {
+    since: Instant,
+    failures: u32,
+    /// Since the last one that was logged.
+    unlogged: u32,
+    reason: String,
 }
 
 impl FailureLog {
@@ -25,25 +33,38 @@ impl FailureLog {
     }
 
     /// The check failed.
-    pub fn failed(&self, error: &dyn Display) {
+    pub fn failed(&self, reason: &str) {
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        let (_, failures) = failing.get_or_insert_with(|| (Instant::now(), 0));
-        if failures.is_multiple_of(EVERY) {
-            let failures = *failures + 1;
-            tracing::error!(check = self.check, err = %error, failures, "Health check failed");
+        let run = failing.get_or_insert_with(|| Failing {
+            since: Instant::now(),
+            failures: 0,
+            // The first one is due.
+            unlogged: EVERY - 1,
+            reason: String::new(),
+        });
+        run.failures = run.failures.saturating_add(1);
+        if run.reason != reason || run.unlogged + 1 == EVERY {
+            tracing::error!(
+                check = self.check,
+                err = reason,
+                failures = run.failures,
+                "Health check failed"
+            );
+            reason.clone_into(&mut run.reason);
+            run.unlogged = 0;
+        } else {
+            run.unlogged += 1;
         }
-        *failures = failures.saturating_add(1);
     }
 
     /// The check succeeded.
     pub fn succeeded(&self) {
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((since, failures)) = failing.take() {
-            let lasted = since.elapsed().as_secs_f64();
+        if let Some(run) = failing.take() {
             tracing::info!(
                 check = self.check,
-                failures,
-                lasted,
+                failures = run.failures,
+                lasted = run.since.elapsed().as_secs_f64(),
                 "Health check succeeds again"
             );
         }

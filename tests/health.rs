@@ -566,6 +566,24 @@ async fn whoever_has_nothing_more_to_send_is_still_answered() {
 }
 
 #[tokio::test]
+async fn a_connection_ends_with_its_client() {
+    let published = Published::new(&[]).await;
+    let descriptors = format!("/proc/{}/fd", published.registrar.pid());
+    let open = || fs::read_dir(&descriptors).unwrap().count();
+    let before = open();
+    for n in 0..60 {
+        let mut stream = connect(published.http).await;
+        match n % 3 {
+            0 => {}
+            1 => stream.write_all(&GET[..20]).await.unwrap(),
+            _ => drop(ask(&mut stream, GET).await),
+        }
+    }
+    until("the descriptors to be closed", || open() <= before).await;
+    published.registrar.stop().await;
+}
+
+#[tokio::test]
 async fn what_is_too_large_or_no_http_is_refused_and_closed() {
     let published = Published::new(&[]).await;
     let large = format!(

@@ -118,8 +118,8 @@ pub struct Flags {
     #[arg(
         long,
         default_value = "exit",
-        help = "What to do when the kubelet refuses the registration: `exit`, so that the pod restarts, or retry with \
-                growing delays"
+        help = "What to do when the kubelet refuses the registration, a `policy`: exit, so that the pod restarts, or retry \
+                with growing delays"
     )]
     registration_failure_policy: String,
 

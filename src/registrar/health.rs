@@ -117,7 +117,7 @@ impl Health {
                 verbose!(5, "Health check succeeded");
                 self.log.succeeded();
             }
-            Check::Missing => self.log.failed(&"registration socket does not exist"),
+            Check::Missing => self.log.failed("registration socket does not exist"),
             Check::Bad(reason) => self.log.failed(reason),
         }
     }
