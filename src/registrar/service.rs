@@ -210,7 +210,9 @@ async fn serve_connection(
         }
     };
     if let Err(error) = result {
-        verbose!(4, err = %error, "A connection to the registration socket broke");
+        let error: &dyn std::error::Error = &error;
+        let cause = error.source().unwrap_or(error);
+        verbose!(4, err = %cause, "A connection to the registration socket broke");
     }
 }
 

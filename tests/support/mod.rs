@@ -231,13 +231,12 @@ impl Registrar {
         &self.log
     }
 
-    /// The address of its HTTP server, which must have been asked to choose a port (`--http-endpoint=127.0.0.1:0`).
+    /// The address of its HTTP server, which must have been asked to choose a port (`--http-endpoint=127.0.0.1:0`). In
+    /// either log format.
     pub async fn http_address(&self) -> SocketAddr {
         let line = self.log.line("HTTP server listening").await;
-        let address = line
-            .split("endpoint=\"")
-            .nth(1)
-            .and_then(|rest| rest.split('"').next());
+        let (_, rest) = line.split_once("endpoint").unwrap();
+        let address = rest.trim_start_matches(['"', '=', ':']).split('"').next();
         address.unwrap().parse().unwrap()
     }
 }
