@@ -39,7 +39,19 @@ impl Spelling {
 }
 
 const DURATIONS: &[&str] = &[
-    "0", "1s", "1h2m3s", "1.5s", ".5s", "1.s", "300ms", "1us", "1µs", "1μs", "1ns", "-1s", "+5s",
+    "0",
+    "1s",
+    "1h2m3s",
+    "1.5s",
+    ".5s",
+    "1.s",
+    "300ms",
+    "1us",
+    "1µs",
+    "1μs",
+    "1ns",
+    "-1s",
+    "+5s",
     "2562047h47m16.854775807s",
 ];
 const NO_DURATIONS: &[(&str, &str)] = &[
@@ -628,7 +640,10 @@ async fn settings_that_cannot_be_had_fail_in_their_own_words() {
             "--log-text-info-buffer-size=1Ki",
             alpha("text.infoBufferSize"),
         ),
-        ("--log-json-info-buffer-size=1", alpha("json.infoBufferSize")),
+        (
+            "--log-json-info-buffer-size=1",
+            alpha("json.infoBufferSize"),
+        ),
         (
             "--log-flush-frequency=0",
             r#"flushFrequency: Invalid value: \"0s\": Must be greater than zero"#.into(),
@@ -637,8 +652,14 @@ async fn settings_that_cannot_be_had_fail_in_their_own_words() {
             "--logging-format=yaml",
             r#"format: Invalid value: \"yaml\": Unsupported log format"#.into(),
         ),
-        ("--timeout=0", "--timeout: it must be greater than zero".into()),
-        ("--timeout=-1s", "--timeout: it must be greater than zero".into()),
+        (
+            "--timeout=0",
+            "--timeout: it must be greater than zero".into(),
+        ),
+        (
+            "--timeout=-1s",
+            "--timeout: it must be greater than zero".into(),
+        ),
         (
             "--driver-wait-timeout=-1ns",
             "--driver-wait-timeout: it must not be negative".into(),

@@ -590,10 +590,7 @@ async fn what_is_too_large_or_no_http_is_refused_and_closed() {
         "GET /healthz HTTP/1.1\r\nX: {}\r\n\r\n",
         "x".repeat(64 * 1024)
     );
-    let many = format!(
-        "GET /healthz HTTP/1.1\r\n{}\r\n",
-        "x: y\r\n".repeat(1000)
-    );
+    let many = format!("GET /healthz HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(1000));
     let long = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(64 * 1024));
     for (octets, status) in [
         (large.as_bytes(), "431"),
@@ -602,7 +599,10 @@ async fn what_is_too_large_or_no_http_is_refused_and_closed() {
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "400"),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", ""),
         (b"garbage\r\n\r\n", "400"),
-        (b"GET /healthz HTTP/1.1\r\nTransfer-Encoding: x\r\nContent-Length: 5\r\n\r\n", "400"),
+        (
+            b"GET /healthz HTTP/1.1\r\nTransfer-Encoding: x\r\nContent-Length: 5\r\n\r\n",
+            "400",
+        ),
     ] {
         let mut stream = connect(published.http).await;
         // It may hang up before it has read all of it.
@@ -656,7 +656,10 @@ async fn whoever_says_nothing_or_dawdles_is_hung_up_on() {
         ] {
             let read = stream.read(&mut buffer).await;
             assert!(matches!(read, Ok(0) | Err(_)), "{who}: {read:?}");
-            assert!(opened.elapsed() >= HEAD_TIMEOUT - Duration::from_secs(1), "{who}");
+            assert!(
+                opened.elapsed() >= HEAD_TIMEOUT - Duration::from_secs(1),
+                "{who}"
+            );
         }
         let read = dawdler.read(&mut buffer).await;
         assert!(matches!(read, Ok(0) | Err(_)), "dawdler: {read:?}");
@@ -680,9 +683,7 @@ async fn two_hundred_idle_connections_keep_nobody_out() {
     assert_eq!(published.healthz().await, (200, "ok".to_owned()));
     ask(&mut real, GET).await;
 
-    let closed = |stream: &TcpStream| {
-        !matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
-    };
+    let closed = |stream: &TcpStream| !matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock);
     // The real one, the one that was just answered, and the youngest idle ones are what is left.
     let left = MAX_CONNECTIONS - 2;
     until("the oldest to be closed", || {

@@ -57,7 +57,10 @@ fn without_time_and_place(line: &str) -> String {
         "{line}"
     );
     let (file, number) = place.strip_prefix(' ').unwrap().split_once(':').unwrap();
-    assert!(number.parse::<u32>().is_ok_and(|number| number > 0), "{line}");
+    assert!(
+        number.parse::<u32>().is_ok_and(|number| number > 0),
+        "{line}"
+    );
     format!("{severity}TIME PID {file}:LINE] {message}")
 }
 
@@ -120,12 +123,22 @@ async fn every_line_in_json_is_one_object_whatever_goes_wrong() {
     let node = Node::new();
     let mut logs = Vec::new();
     for arguments in [
-        vec!["--timeout=0", "--csi-address=\"\n\u{1}\\ä\u{2028}", "--health-port=1"],
+        vec![
+            "--timeout=0",
+            "--csi-address=\"\n\u{1}\\ä\u{2028}",
+            "--health-port=1",
+        ],
         vec!["--http-endpoint=\t:\"", "--driver-wait-timeout=1ms"],
         vec!["--vmodule=a=1"],
         vec!["--log-text-split-stream", "--log-flush-frequency=-1s"],
-        vec!["--driver-wait-timeout=1ms", "--kubelet-registration-path=\"x\ny\""],
-        vec!["--termination-log-path=/no/such/\"directory\"/x", "--timeout=0"],
+        vec![
+            "--driver-wait-timeout=1ms",
+            "--kubelet-registration-path=\"x\ny\"",
+        ],
+        vec![
+            "--termination-log-path=/no/such/\"directory\"/x",
+            "--timeout=0",
+        ],
     ] {
         let mut all = node.arguments();
         all.push(json.clone());
@@ -155,11 +168,14 @@ async fn every_line_in_json_is_one_object_whatever_goes_wrong() {
     }
 
     let _driver = node.driver();
-    let mut registrar = node.registrar([&json, "--v=5", "--skip_headers", "--connection-timeout=1s"]);
+    let mut registrar =
+        node.registrar([&json, "--v=5", "--skip_headers", "--connection-timeout=1s"]);
     let socket = node.published_as(DRIVER).await;
     let kubelet = Kubelet::dial(&socket).await;
     kubelet.get_info().await;
-    kubelet.notify(Err("\"no\"\n\tsuch \\ thing\u{2029} \u{0}")).await;
+    kubelet
+        .notify(Err("\"no\"\n\tsuch \\ thing\u{2029} \u{0}"))
+        .await;
     assert_eq!(registrar.exit().await.code(), Some(1));
     logs.push(registrar.log().complete().await);
 
@@ -179,10 +195,9 @@ async fn every_line_in_json_is_one_object_whatever_goes_wrong() {
     // Whatever was escaped is what was meant.
     let refusal = logs.last().unwrap();
     assert!(
-        refusal
-            .lines()
-            .map(object)
-            .any(|line| line.get("err").is_some_and(|err| *err == "\"no\"\n\tsuch \\ thing\u{2029} \u{0}")),
+        refusal.lines().map(object).any(|line| line
+            .get("err")
+            .is_some_and(|err| *err == "\"no\"\n\tsuch \\ thing\u{2029} \u{0}")),
         "{refusal}"
     );
     let warnings: Vec<_> = refusal
@@ -196,14 +211,20 @@ async fn every_line_in_json_is_one_object_whatever_goes_wrong() {
 
 #[tokio::test]
 async fn three_hundred_health_checks_log_nothing() {
-    for arguments in [["--v=2", "--logging-format=text"], ["-v=2", "--logging-format=json"]] {
+    for arguments in [
+        ["--v=2", "--logging-format=text"],
+        ["-v=2", "--logging-format=json"],
+    ] {
         let node = Node::new();
         let _driver = node.driver();
         let registrar = node.registrar(arguments.iter().chain(&["--http-endpoint=127.0.0.1:0"]));
         let address = registrar.http_address().await;
         let socket = node.published_as(DRIVER).await;
         Kubelet::register(&socket).await;
-        registrar.log().line("Received NotifyRegistrationStatus").await;
+        registrar
+            .log()
+            .line("Received NotifyRegistrationStatus")
+            .await;
         let before = registrar.log().lines();
         for _ in 0..300 {
             assert_eq!(get(address, "/healthz").await.status, 200);
@@ -295,7 +316,10 @@ async fn the_last_line_of_a_failure_explains_it_alone() {
 
     // Much was said before.
     let line = last_line(&["--v=5", "--driver-wait-timeout=100ms"]).await;
-    contains(&line, &[&socket, "100ms", "No such file", "has the driver started"]);
+    contains(
+        &line,
+        &[&socket, "100ms", "No such file", "has the driver started"],
+    );
 
     let silent = UnixListener::bind(&socket).unwrap();
     let line = last_line(&["--timeout=50ms", "--driver-wait-timeout=300ms"]).await;
@@ -315,5 +339,8 @@ async fn the_last_line_of_a_failure_explains_it_alone() {
     let registry = node.registry().display().to_string();
     let missing = format!("--plugin-registration-path={registry}/none");
     let line = last_line(&["--v=5", &missing]).await;
-    contains(&line, &["/none/", "No such file", "does the directory exist"]);
+    contains(
+        &line,
+        &["/none/", "No such file", "does the directory exist"],
+    );
 }

@@ -175,7 +175,8 @@ async fn run(
     let directory = settings.config.registration_directory.clone();
     let timeout = settings.config.timeout;
     let registrar = Registrar::new(settings.config);
-    let diagnostics = Diagnostics::new(Health::new(registrar.status(), directory, timeout), pprof);
+    let health = Health::new(registrar.status(), directory, timeout);
+    let diagnostics = Diagnostics::new(health, registrar.metrics(), pprof);
     let (stop, server) = serve(listeners, diagnostics);
     let result = registrar
         .run(async {

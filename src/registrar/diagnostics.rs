@@ -5,21 +5,27 @@ use std::sync::Arc;
 use http::StatusCode;
 
 use super::health::Health;
+use super::metrics::RegistrarMetrics;
 use crate::http::{Answer, Handler, Question};
 
-/// Health, readiness and, where asked for, Go's pprof paths.
+/// Health, readiness, metrics and, where asked for, Go's pprof paths.
 #[derive(Clone, Debug)]
 pub struct Diagnostics {
     health: Health,
+    metrics: RegistrarMetrics,
     /// The process's arguments, where `/debug/pprof/` is served.
     pprof: Option<Arc<[u8]>>,
 }
 
 impl Diagnostics {
     /// `arguments` are what `/debug/pprof/cmdline` shows; `None` serves nothing below `/debug/pprof/`.
-    pub fn new(health: Health, arguments: Option<Vec<String>>) -> Self {
+    pub fn new(health: Health, metrics: RegistrarMetrics, arguments: Option<Vec<String>>) -> Self {
         let pprof = arguments.map(|arguments| arguments.join("\0").into_bytes().into());
-        Self { health, pprof }
+        Self {
+            health,
+            metrics,
+            pprof,
+        }
     }
 }
 
@@ -28,6 +34,7 @@ impl Handler for Diagnostics {
         match (question.path.as_str(), &self.pprof) {
             ("/healthz", _) => self.health.healthz().await,
             ("/readyz", _) => self.health.readyz(),
+            ("/metrics", _) => self.metrics.answer(),
             ("/debug/pprof/", Some(_)) => Answer {
                 status: StatusCode::OK,
                 content_type: "text/html; charset=utf-8",

@@ -10,6 +10,7 @@ mod config;
 pub mod diagnostics;
 pub mod flags;
 pub mod health;
+pub mod metrics;
 pub mod probe;
 pub mod publication;
 pub mod service;
@@ -28,11 +29,13 @@ use tokio::time::{Instant, sleep_until, timeout};
 pub use config::{Config, FailurePolicy};
 
 use crate::driver::{self, Driver, DriverName, Identified};
+use crate::metrics::Metrics;
 use crate::uds::socket_file::{FileId, Occupant, PublishError};
 use crate::uds::watch::Watcher;
+use metrics::RegistrarMetrics;
 use publication::Publication;
 use service::{Call, Plugin};
-use status::{Action, Event, PublicationId, Settings, Status};
+use status::{Action, Event, Phase, PublicationId, Settings, Status};
 
 /// Calls of the kubelet that wait to be looked at; a caller beyond that waits with its answer.
 const CALL_QUEUE: usize = 16;
@@ -83,6 +86,7 @@ type OtherAnswer = Pin<Box<dyn Future<Output = bool> + Send>>;
 pub struct Registrar {
     config: Config,
     status: watch::Sender<Status>,
+    metrics: RegistrarMetrics,
 }
 
 impl Registrar {
@@ -93,13 +97,22 @@ impl Registrar {
             reregister_on_driver_restart: config.reregister_on_driver_restart,
             random: || RandomState::new().hash_one(()),
         };
-        let (status, _) = watch::channel(Status::new(settings));
-        Self { config, status }
+        let (status, reader) = watch::channel(Status::new(settings));
+        Self {
+            metrics: RegistrarMetrics::new(Metrics::new(), reader),
+            config,
+            status,
+        }
     }
 
     /// Where the registration stands, for whoever answers questions about it.
     pub fn status(&self) -> watch::Receiver<Status> {
         self.status.subscribe()
+    }
+
+    /// What it counts, for whoever serves metrics.
+    pub fn metrics(&self) -> RegistrarMetrics {
+        self.metrics.clone()
     }
 
     /// Registers the driver and keeps it registered until `shutdown`, or until a failure that only a restart can mend.
@@ -119,6 +132,7 @@ impl Registrar {
 struct Running {
     config: Config,
     status: watch::Sender<Status>,
+    metrics: RegistrarMetrics,
     driver: Driver,
     watcher: Watcher,
     driver_changes: watch::Sender<()>,
@@ -146,7 +160,12 @@ enum Wake {
 }
 
 impl Running {
-    fn new(Registrar { config, status }: Registrar) -> Self {
+    fn new(registrar: Registrar) -> Self {
+        let Registrar {
+            config,
+            status,
+            metrics,
+        } = registrar;
         let driver = Driver {
             address: config.driver_address.clone(),
             timeout: config.timeout,
@@ -171,6 +190,7 @@ impl Running {
             other_answer: None,
             retired: JoinSet::new(),
             status,
+            metrics,
             config,
         };
         running.identify(running.config.driver_wait_timeout);
@@ -194,7 +214,10 @@ impl Running {
                     continue;
                 }
                 Wake::Call(Call::Asked(id)) => Event::Asked(id),
-                Wake::Call(Call::Notified(id, outcome)) => Event::Notified(id, outcome),
+                Wake::Call(Call::Notified(id, outcome)) => {
+                    self.count(&outcome);
+                    Event::Notified(id, outcome)
+                }
                 Wake::OtherAnswered(answered) => Event::OtherAnswered(answered),
                 Wake::DirectoryChanged => {
                     // An identification under way hears of it; otherwise a new one may be due.
@@ -213,6 +236,13 @@ impl Running {
             {
                 return result;
             }
+        }
+    }
+
+    /// Counts an outcome under the name that was published.
+    fn count(&self, outcome: &Result<(), String>) {
+        if let Some(name) = self.status.borrow().name() {
+            self.metrics.notified(name.as_str(), outcome.is_ok());
         }
     }
 
@@ -238,8 +268,13 @@ impl Running {
     fn tell(&self, event: Event) -> Option<Action> {
         let now = Instant::now();
         let mut action = None;
-        self.status
-            .send_modify(|status| action = status.on(event, now));
+        self.status.send_modify(|status| {
+            let before = status.phase().clone();
+            action = status.on(event, now);
+            if let (Phase::Published { since, .. }, Phase::Registered) = (before, status.phase()) {
+                self.metrics.confirmed(now - since);
+            }
+        });
         action
     }
 
@@ -338,6 +373,7 @@ impl Running {
                     self.retire(before.retire());
                 }
                 self.publications += 1;
+                self.metrics.published();
                 self.publish_error = None;
                 self.tell(Event::Published(id));
                 Ok(())

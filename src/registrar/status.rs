@@ -158,6 +158,7 @@ pub enum Action {
 pub struct Status {
     settings: Settings,
     name: Option<DriverName>,
+    named_at: Option<Instant>,
     phase: Phase,
     publication: PublicationId,
     /// Whether the current publication has answered a kubelet's `GetInfo`.
@@ -184,6 +185,7 @@ impl Status {
         Self {
             settings,
             name: None,
+            named_at: None,
             phase: Phase::WaitingForDriver,
             publication: PublicationId::default(),
             asked: false,
@@ -195,6 +197,11 @@ impl Status {
     /// The driver's name, once it is known.
     pub fn name(&self) -> Option<&DriverName> {
         self.name.as_ref()
+    }
+
+    /// When the driver first told its name.
+    pub fn named_at(&self) -> Option<Instant> {
+        self.named_at
     }
 
     /// Where the registration stands.
@@ -256,6 +263,7 @@ impl Status {
         match before {
             None => {
                 self.name = Some(name);
+                self.named_at = Some(now);
                 Some(Action::Publish)
             }
             Some(before) if before != name => {
