@@ -105,8 +105,22 @@ impl<T, U: Message + Default> Decoder for Codec<T, U> {
     }
 }
 
+/// How tonic's texts begin about a peer whose messages have no frame, a broken one, or do not come. They have nothing else
+/// that tells them from an `Internal` of the peer.
+const BAD_FRAMES: [&str; 3] = [
+    "protocol error: received message with ",
+    "Unexpected EOF decoding stream",
+    "Missing response message",
+];
+
 /// Whether this status says that *we* could not decode the peer's message, as opposed to an `Internal` that the peer
 /// itself sent: trying again helps only in the second case.
 pub fn is_undecodable(status: &Status) -> bool {
-    std::error::Error::source(status).is_some_and(<dyn std::error::Error>::is::<prost::DecodeError>)
+    let is_bad_message = std::error::Error::source(status)
+        .is_some_and(<dyn std::error::Error>::is::<prost::DecodeError>);
+    let is_bad_frame = status.code() == Code::Internal
+        && BAD_FRAMES
+            .iter()
+            .any(|text| status.message().starts_with(text));
+    is_bad_message || is_bad_frame
 }
