@@ -1,9 +1,11 @@
 //! A gRPC client channel over one Unix socket: one HTTP/2 connection, dialled once, never re-made behind the caller's
 //! back. Both sides of the protocol need to know which process they talk to, and tonic's own channel hides that.
 
+use std::error::Error;
 use std::io;
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use http::{HeaderValue, Request, Response, Uri, header};
@@ -29,6 +31,8 @@ pub struct Channel {
     connection: http2::SendRequest<Body>,
     origin: Uri,
     user_agent: HeaderValue,
+    /// Why the connection broke: a call in flight only hears that it was cancelled.
+    broken: Arc<OnceLock<String>>,
 }
 
 impl Channel {
@@ -88,15 +92,20 @@ impl Channel {
             .max_header_list_size(MAX_HEADER_LIST)
             .handshake(TokioIo::new(stream))
             .await
-            .map_err(io::Error::other)?;
-        // Ends by itself: with the peer, or when the last `Channel` is dropped. Its error is seen by the call in flight.
+            .map_err(|error| io::Error::other(cause(&error)))?;
+        let broken = Arc::<OnceLock<String>>::default();
+        let breaks = broken.clone();
+        // Ends by itself: with the peer, or when the last `Channel` is dropped.
         tokio::spawn(async move {
-            let _ = driver.await;
+            if let Err(error) = driver.await {
+                let _ = breaks.set(cause(&error));
+            }
         });
         Ok(Self {
             connection,
             origin,
             user_agent,
+            broken,
         })
     }
 
@@ -114,17 +123,31 @@ impl Channel {
 
 impl Service<Request<Body>> for Channel {
     type Response = Response<Incoming>;
-    type Error = hyper::Error;
+    type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.connection.poll_ready(cx)
+        let ready = self.connection.poll_ready(cx);
+        ready.map_err(|error| io::Error::other(cause(&error)))
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         request
             .headers_mut()
             .insert(header::USER_AGENT, self.user_agent.clone());
-        Box::pin(self.connection.send_request(request))
+        let answer = self.connection.send_request(request);
+        let broken = self.broken.clone();
+        Box::pin(async move {
+            answer.await.map_err(|error| {
+                let why = broken.get().cloned();
+                io::Error::other(why.unwrap_or_else(|| cause(&error)))
+            })
+        })
     }
+}
+
+/// hyper's own text says only in which part of it an error came up.
+fn cause(error: &hyper::Error) -> String {
+    let source = error.source();
+    source.map_or_else(|| error.to_string(), ToString::to_string)
 }
