@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -472,7 +472,8 @@ impl<'a> Wait<'a> {
                 if error.kind() == io::ErrorKind::NotFound && is_removed(address.directory()) {
                     return Err(Error::DirectoryGone(address.directory().to_owned()));
                 }
-                self.reason = format!("cannot connect to {address}: {error}{}", hint(&error));
+                let hint = hint(&error, address.path());
+                self.reason = format!("cannot connect to {address}: {error}{hint}");
                 verbose!(1, err = self.reason, "Connection attempt failed");
                 Ok(grow(&mut self.connect_pause, CONNECT_PAUSE))
             }
@@ -530,7 +531,7 @@ pub fn is_removed(directory: &Path) -> bool {
     fs::metadata(directory).is_ok_and(|metadata| metadata.nlink() == 0)
 }
 
-fn hint(error: &io::Error) -> &'static str {
+fn hint(error: &io::Error, path: &Path) -> &'static str {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EACCES | Errno::EPERM) => {
             "; usually SELinux (run the container privileged) or a user other than root"
@@ -538,8 +539,13 @@ fn hint(error: &io::Error) -> &'static str {
         Some(Errno::ENOENT) => {
             "; has the driver started, and is its socket's directory mounted here?"
         }
+        // A file that is no socket refuses connections too.
+        Some(Errno::ECONNREFUSED)
+            if fs::metadata(path).is_ok_and(|found| !found.file_type().is_socket()) =>
+        {
+            "; what is there is no socket: remove it, then the CSI driver can listen there"
+        }
         Some(Errno::ECONNREFUSED) => "; the socket is there, but nobody listens on it",
-        Some(Errno::ENOTSOCK) => "; what is there is no socket",
         _ => "",
     }
 }
