@@ -143,9 +143,10 @@ async fn until_second_signal<F: Future>(
         tracing::error!(signal, "A second signal, exiting at once");
     };
     tokio::select! {
+        // First, since whatever is polled after a future that is always busy has no part in the runtime's budget left.
         biased;
-        result = run(stopped) => Some(result),
         () = second_signal => None,
+        result = run(stopped) => Some(result),
     }
 }
 

@@ -255,13 +255,14 @@ impl Running {
             Some(call) = self.calls.recv() => Wake::Call(call),
             result = polled(&mut self.identification) => Wake::Identified(result),
             answered = polled(&mut self.other_answer) => Wake::OtherAnswered(answered),
-            () = self.watcher.changed() => Wake::DirectoryChanged,
             () = async {
                 match deadline {
                     Some(deadline) => sleep_until(deadline).await,
                     None => std::future::pending().await,
                 }
             } => Wake::Deadline,
+            // Last: in a busy directory there is always an event, and a deadline that is over moves into the future.
+            () = self.watcher.changed() => Wake::DirectoryChanged,
         }
     }
 

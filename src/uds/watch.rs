@@ -6,12 +6,14 @@
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask};
 use nix::errno::Errno;
 use tokio::time::{Instant, sleep_until, timeout_at};
-use tokio_stream::StreamExt;
+use tokio_stream::{Stream, StreamExt};
 
 use super::socket_file::FileId;
 
@@ -20,6 +22,9 @@ pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Room for a few events with long names; what does not fit is read in the next round.
 const BUFFER_SIZE: usize = 1024;
+
+/// Events that are passed over at most before somebody looks: one look serves them all.
+const MAX_BURST: usize = 1024;
 
 /// Watches directories for names that appear, vanish or are replaced.
 #[derive(Debug)]
@@ -79,11 +84,28 @@ impl Watcher {
         };
         self.next_poll = Instant::now() + POLL_INTERVAL;
         match event {
-            Some(Ok(event)) => self.forget_lost_watches(&event),
+            Some(Ok(event)) => self.take_burst(&event),
             Some(Err(error)) => self.poll_instead(&error, "fs.inotify.max_queued_events"),
             None => {}
         }
         self.place();
+    }
+
+    /// Takes an event and those that have come in with it.
+    fn take_burst(&mut self, first: &EventOwned) {
+        self.forget_lost_watches(first);
+        for _ in 0..MAX_BURST {
+            let Some(events) = &mut self.events else {
+                return;
+            };
+            // Nobody is to be woken by this: an event that is not here yet wakes the next wait.
+            let mut cx = Context::from_waker(Waker::noop());
+            match Pin::new(events).poll_next(&mut cx) {
+                Poll::Ready(Some(Ok(event))) => self.forget_lost_watches(&event),
+                // An error comes again.
+                _ => return,
+            }
+        }
     }
 
     /// The kernel ends a watch together with its directory. Where the queue overflowed, nobody knows which ones ended.
