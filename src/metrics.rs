@@ -1,6 +1,7 @@
 //! The metrics that every sidecar process has: its calls to the driver, and itself. The rooms above add their own.
 
 use std::fs;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
@@ -19,13 +20,14 @@ const CALL_BUCKETS: [f64; 13] = [
 ];
 
 /// The driver's name in a metric before it is known, as every CSI sidecar writes it (`csi-lib-utils/metrics`).
-pub const UNKNOWN_DRIVER: &str = "unknown-driver";
+const UNKNOWN_DRIVER: &str = "unknown-driver";
 
 /// One process's metrics. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Registry,
     calls: HistogramVec,
+    driver: Arc<Mutex<String>>,
     process: Process,
 }
 
@@ -48,6 +50,7 @@ impl Metrics {
         let registry = Registry::new();
         Self {
             calls: add(&registry, calls),
+            driver: Arc::new(Mutex::new(UNKNOWN_DRIVER.to_owned())),
             process: Process::new(&registry),
             registry,
         }
@@ -61,10 +64,20 @@ impl Metrics {
         add(&self.registry, metric)
     }
 
+    /// The driver's name, for calls from now on.
+    pub fn set_driver_name(&self, name: &str) {
+        name.clone_into(&mut lock(&self.driver));
+    }
+
+    /// The driver's name as far as it is known.
+    pub fn driver_name(&self) -> String {
+        lock(&self.driver).clone()
+    }
+
     /// Takes note of a call to the driver. `method` is the full method, `/csi.v1.Identity/Probe`.
-    pub fn called(&self, driver: &str, method: &str, code: Code, duration: Duration) {
+    pub fn called(&self, method: &str, code: Code, duration: Duration) {
         self.calls
-            .with_label_values(&[driver, method, go_name(code)])
+            .with_label_values(&[lock(&self.driver).as_str(), method, go_name(code)])
             .observe(duration.as_secs_f64());
     }
 
@@ -81,6 +94,10 @@ impl Metrics {
             Err(error) => Answer::text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
         }
     }
+}
+
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn add<M: Collector + Clone + 'static>(registry: &Registry, metric: prometheus::Result<M>) -> M {
@@ -202,8 +219,8 @@ mod tests {
     #[test]
     fn a_process_shows_itself_and_its_calls() {
         let metrics = Metrics::new();
+        metrics.set_driver_name("driver.example.com");
         metrics.called(
-            "driver.example.com",
             "/csi.v1.Identity/Probe",
             Code::Cancelled,
             Duration::from_millis(200),

@@ -80,6 +80,11 @@ impl RegistrarMetrics {
         }
     }
 
+    /// The metrics of the whole process.
+    pub fn process(&self) -> &Metrics {
+        &self.process
+    }
+
     /// A kubelet told an outcome.
     pub fn notified(&self, driver: &str, is_registered: bool) {
         let result = if is_registered {

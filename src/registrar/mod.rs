@@ -170,6 +170,7 @@ impl Running {
             address: config.driver_address.clone(),
             timeout: config.timeout,
             wait_for_ready: config.wait_for_ready,
+            metrics: metrics.process().clone(),
         };
         let watcher = Watcher::new([
             driver.address.directory().to_owned(),
