@@ -4,6 +4,8 @@
 //! | Module | What it is for |
 //! |---|---|
 //! | [`registrar`] | the sidecar: publishes the registration socket, serves the kubelet, keeps the driver registered |
+//! | [`liveness`] | the liveness probe's job, beside the registrar or alone |
+//! | [`command`] | the programs in the sidecar's binary, and what they have in common |
 //! | [`manager`] | the kubelet's side: watches the plugin registry, registers what appears in it |
 //! | [`driver`] | the CSI driver as its client sees it |
 //! | [`uds`] | Unix sockets: published by rename, watched, dialled, and the kubelet's `:authority` made legal |
@@ -18,12 +20,16 @@
 //! | [`testing`] | a CSI driver with faults on demand |
 //! | [`proto`] | the wire |
 
+#[cfg(feature = "registrar")]
+pub mod command;
 pub mod connections;
 pub mod driver;
 pub mod failure_log;
 pub mod goflag;
 pub mod http;
 pub mod klog;
+#[cfg(feature = "registrar")]
+pub mod liveness;
 #[cfg(feature = "manager")]
 pub mod manager;
 pub mod metrics;

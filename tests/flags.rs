@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-use csi_node_driver_registrar::registrar::command::VERSION;
+use csi_node_driver_registrar::command::VERSION;
 use csi_node_driver_registrar::testing::csi_driver::{Behaviour, Fault};
 use support::command::{Ended, run, run_command};
 use support::tree::tree;
@@ -315,7 +315,7 @@ async fn help_is_the_usage_with_every_flag_and_default() {
         r#""text". (default "text")"#,
         "between log flushes (default 5s)",
         "not ready (default true)",
-        r#"growing delays (default "exit")"#,
+        "growing delays (default exit; with --liveness-endpoint retry)",
         "(default /dev/termination-log)",
     ] {
         assert!(
@@ -785,12 +785,13 @@ async fn the_termination_log_is_created_where_asked_for() {
 
     // A message that cannot be written hides nothing.
     let ended = failing(&["--termination-log-path=no/such/directory/log".into()]).await;
-    assert!(ended.errors()[0].contains(reason), "{}", ended.stderr);
-    let warning = ended.stderr.lines().last().unwrap();
+    let lines: Vec<_> = ended.stderr.lines().rev().take(2).collect();
+    assert!(lines[0].contains(reason), "{}", ended.stderr);
     assert!(
-        warning.contains("Cannot write the termination message")
-            && warning.contains("no/such/directory/log"),
-        "{warning}"
+        lines[1].contains("Cannot write the termination message")
+            && lines[1].contains("no/such/directory/log"),
+        "{}",
+        ended.stderr
     );
 }
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::net::UnixListener;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use csi_node_driver_registrar::registrar::command::VERSION;
+use csi_node_driver_registrar::command::VERSION;
 use csi_node_driver_registrar::testing::csi_driver::{Behaviour, Fault};
 use serde_json::{Map, Value};
 use support::command::run;

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::Code;
 
-use super::{Address, CallError, Client, ConnectError, DriverName, NameError, is_removed};
+use super::{Address, CallError, Client, ConnectError, is_removed};
 use crate::klog::verbose;
 use crate::metrics::Metrics;
 use crate::uds::socket_file::FileId;
@@ -54,9 +54,6 @@ pub enum Error {
         /// What the decoder says.
         message: String,
     },
-    /// A name that cannot be used.
-    #[error(transparent)]
-    Name(#[from] NameError),
     /// Its directory was removed under a bind mount.
     #[error(
         "directory {0} of the CSI driver's socket was removed and cannot come back in this container: restart the pod"
@@ -77,8 +74,8 @@ pub enum Error {
 /// A driver that told its name.
 #[derive(Clone, Debug)]
 pub struct Identified {
-    /// Its name.
-    pub name: DriverName,
+    /// Its name as it gives it, unchecked.
+    pub name: String,
     /// The socket that answered: another one there later is another process.
     pub socket: Option<FileId>,
 }
@@ -154,14 +151,13 @@ impl Driver {
         std::future::pending::<()>().await;
     }
 
-    async fn attempt(&self) -> Result<(DriverName, bool), Failure> {
+    async fn attempt(&self) -> Result<(String, bool), Failure> {
         let client = Client::connect(&self.address, self.timeout, self.metrics.clone())
             .await
             .map_err(Failure::Connect)?;
         // Together on one connection, so that readiness costs no second round trip.
         let (name, ready) = tokio::join!(client.plugin_name(self.timeout), self.ready(&client));
         let name = name.map_err(|error| self.judge(error))?;
-        let name = DriverName::try_from(name).map_err(|error| Failure::Fatal(error.into()))?;
         Ok((name, ready))
     }
 
@@ -285,14 +281,18 @@ impl<'a> Wait<'a> {
         self.call_pause = CALL_PAUSE.0;
     }
 
-    fn not_ready(&mut self, name: &DriverName) -> Duration {
+    fn not_ready(&mut self, name: &str) -> Duration {
         self.reason = format!(
             "CSI driver {name} at {} answers Probe with ready = false",
             self.driver.address
         );
         if self.not_ready_since.is_none() {
             self.not_ready_since = Some(Instant::now());
-            tracing::info!(csiDriverName = %name, limit = READY_LIMIT.as_secs(), "The CSI driver is not ready yet, waiting for it");
+            tracing::info!(
+                csiDriverName = name,
+                limit = READY_LIMIT.as_secs(),
+                "The CSI driver is not ready yet, waiting for it"
+            );
         }
         READY_INTERVAL
     }

@@ -35,6 +35,8 @@ pub struct Config {
     pub reregister_on_driver_restart: bool,
     /// What follows a refusal.
     pub failure_policy: FailurePolicy,
+    /// Whether a registration that fails is begun anew instead of being the end: something else in the process must live on.
+    pub outlives_failures: bool,
 }
 
 impl Config {
@@ -96,6 +98,7 @@ mod tests {
             driver_wait_timeout: None,
             reregister_on_driver_restart: false,
             failure_policy: FailurePolicy::Exit,
+            outlives_failures: false,
         }
     }
 

@@ -6,6 +6,7 @@ use http::StatusCode;
 
 use super::health::Health;
 use super::metrics::RegistrarMetrics;
+use crate::command::Invocation;
 use crate::http::{Answer, Handler, Question};
 
 /// Health, readiness, metrics and, where asked for, Go's pprof paths.
@@ -18,9 +19,13 @@ pub struct Diagnostics {
 }
 
 impl Diagnostics {
-    /// `arguments` are what `/debug/pprof/cmdline` shows; `None` serves nothing below `/debug/pprof/`.
-    pub fn new(health: Health, metrics: RegistrarMetrics, arguments: Option<Vec<String>>) -> Self {
-        let pprof = arguments.map(|arguments| arguments.join("\0").into_bytes().into());
+    /// `invocation` is what `/debug/pprof/cmdline` shows; `None` serves nothing below `/debug/pprof/`.
+    pub fn new(health: Health, metrics: RegistrarMetrics, invocation: Option<Invocation>) -> Self {
+        let pprof = invocation.map(|invocation| {
+            let words = std::iter::once(&invocation.program).chain(&invocation.arguments);
+            let words: Vec<_> = words.map(|word| word.as_encoded_bytes()).collect();
+            words.join(&0).into()
+        });
         Self {
             health,
             metrics,
@@ -33,6 +38,7 @@ impl Handler for Diagnostics {
     async fn handle(&self, question: Question) -> Answer {
         match (question.path.as_str(), &self.pprof) {
             ("/healthz", _) => self.health.healthz().await,
+            ("/healthz/driver", _) => self.health.driver().await,
             ("/readyz", _) => self.health.readyz(),
             ("/metrics", _) => self.metrics.answer(),
             ("/debug/pprof/", Some(_)) => Answer {

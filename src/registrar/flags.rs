@@ -117,11 +117,25 @@ pub struct Flags {
 
     #[arg(
         long,
-        default_value = "exit",
         help = "What to do when the kubelet refuses the registration, a `policy`: exit, so that the pod restarts, or retry \
-                with growing delays"
+                with growing delays (default exit; with --liveness-endpoint retry)"
     )]
-    registration_failure_policy: String,
+    registration_failure_policy: Option<String>,
+
+    #[arg(
+        long,
+        default_value = "",
+        help = "The TCP network address where the CSI driver's liveness is served at /healthz, as the sidecar livenessprobe \
+                does it (example: `:9808`). The default is empty string, which means off."
+    )]
+    liveness_endpoint: String,
+
+    #[arg(
+        long,
+        default_value = "3s",
+        help = "Timeout of connecting to the CSI driver and its Probe, for --liveness-endpoint"
+    )]
+    probe_timeout: GoDuration,
 
     #[arg(
         long,
@@ -163,6 +177,12 @@ pub struct Settings {
     pub config: Config,
     /// Where the diagnostics server listens, if it does.
     pub http_endpoint: Option<Endpoint>,
+    /// Where the driver's liveness is served, if it is.
+    pub liveness_endpoint: Option<Endpoint>,
+    /// Bounds connecting to the driver and its `Probe`, for the liveness.
+    pub probe_timeout: Duration,
+    /// What was given and will probably not do what was meant, a line each.
+    pub warnings: Vec<String>,
     /// Whether it serves `/debug/pprof/`.
     pub enable_pprof: bool,
     /// Value of `--mode`, for the log.
@@ -205,30 +225,33 @@ impl Flags {
         if self.mode == PROBE_MODE {
             return problems.or(Request::Nothing);
         }
-        let timeout = self.check_timeout(&mut problems);
+        let timeout = check_timeout("--timeout", self.timeout, &mut problems);
         let wait = self.driver_wait_timeout.to_std();
         let wait = problems.take(
             "--driver-wait-timeout",
             wait.ok_or("it must not be negative"),
         );
         let driver_address = problems.take("--csi-address", self.csi_address.parse::<Address>());
-        let policy = match &*self.registration_failure_policy {
-            "exit" => Ok(FailurePolicy::Exit),
-            "retry" => Ok(FailurePolicy::Retry),
-            other => Err(format!("{other:?} is neither exit nor retry")),
-        };
-        let failure_policy = problems.take("--registration-failure-policy", policy);
+        let failure_policy = self.failure_policy(&mut problems);
+        let probe_timeout = check_timeout("--probe-timeout", self.probe_timeout, &mut problems);
         let http_endpoint = self.http_endpoint(&mut problems);
+        let liveness_endpoint = self.liveness_endpoint(http_endpoint.as_ref(), &mut problems);
         if self.plugin_registration_path.as_os_str().is_empty() {
             problems
                 .0
                 .push("--plugin-registration-path: it must name a directory".to_owned());
         }
-        let (Some(timeout), Some(wait), Some(driver_address), Some(failure_policy)) =
-            (timeout, wait, driver_address, failure_policy)
+        let (
+            Some(timeout),
+            Some(wait),
+            Some(driver_address),
+            Some(failure_policy),
+            Some(probe_timeout),
+        ) = (timeout, wait, driver_address, failure_policy, probe_timeout)
         else {
             return Err(problems.0);
         };
+        let warnings = self.warnings(failure_policy);
         let config = Config {
             driver_address,
             timeout,
@@ -238,10 +261,14 @@ impl Flags {
             driver_wait_timeout: Some(wait).filter(|wait| *wait != Duration::ZERO),
             reregister_on_driver_restart: self.reregister_on_driver_restart,
             failure_policy,
+            outlives_failures: liveness_endpoint.is_some(),
         };
         problems.or(Request::Run(Box::new(Settings {
             config,
             http_endpoint,
+            liveness_endpoint,
+            probe_timeout,
+            warnings,
             enable_pprof: self.enable_pprof,
             mode: self.mode,
         })))
@@ -268,7 +295,7 @@ impl Flags {
     pub fn probe_target(&self) -> Result<ProbeTarget, Vec<String>> {
         let mut problems = Problems::default();
         self.check_registration_path(&mut problems);
-        match self.check_timeout(&mut problems) {
+        match check_timeout("--timeout", self.timeout, &mut problems) {
             Some(timeout) if problems.0.is_empty() => Ok(ProbeTarget {
                 directory: self.plugin_registration_path.clone(),
                 endpoint: self.kubelet_registration_path.clone(),
@@ -287,15 +314,54 @@ impl Flags {
         }
     }
 
-    fn check_timeout(&self, problems: &mut Problems) -> Option<Duration> {
-        let timeout = self.timeout.to_std().filter(|timeout| !timeout.is_zero());
-        problems.take("--timeout", timeout.ok_or("it must be greater than zero"))
+    fn failure_policy(&self, problems: &mut Problems) -> Option<FailurePolicy> {
+        let policy = match self.registration_failure_policy.as_deref() {
+            Some("exit") => Ok(FailurePolicy::Exit),
+            Some("retry") => Ok(FailurePolicy::Retry),
+            Some(other) => Err(format!("{other:?} is neither exit nor retry")),
+            None if self.liveness_endpoint.is_empty() => Ok(FailurePolicy::Exit),
+            None => Ok(FailurePolicy::Retry),
+        };
+        problems.take("--registration-failure-policy", policy)
     }
 
-    /// Whether flags were given that do nothing any more.
-    pub fn has_connection_timeout(&self) -> bool {
-        self.connection_timeout != GoDuration::default()
+    fn liveness_endpoint(
+        &self,
+        http_endpoint: Option<&Endpoint>,
+        problems: &mut Problems,
+    ) -> Option<Endpoint> {
+        if self.liveness_endpoint.is_empty() {
+            return None;
+        }
+        let endpoint = problems.take("--liveness-endpoint", self.liveness_endpoint.parse());
+        if endpoint.is_some() && endpoint.as_ref() == http_endpoint {
+            problems.0.push(
+                "--liveness-endpoint: it must be another address than --http-endpoint, whose /healthz is the registrar's own"
+                    .to_owned(),
+            );
+        }
+        endpoint
     }
+
+    fn warnings(&self, policy: FailurePolicy) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.connection_timeout != GoDuration::default() {
+            warnings.push("--connection-timeout is deprecated and will have no effect".to_owned());
+        }
+        if !self.liveness_endpoint.is_empty() && policy == FailurePolicy::Exit {
+            warnings.push(
+                "--registration-failure-policy=exit with --liveness-endpoint: a refused registration takes the liveness \
+                 endpoint down, and the kubelet then restarts a healthy CSI driver; use retry"
+                    .to_owned(),
+            );
+        }
+        warnings
+    }
+}
+
+fn check_timeout(flag: &str, value: GoDuration, problems: &mut Problems) -> Option<Duration> {
+    let timeout = value.to_std().filter(|timeout| !timeout.is_zero());
+    problems.take(flag, timeout.ok_or("it must be greater than zero"))
 }
 
 /// What is wrong with a command line, a line each.

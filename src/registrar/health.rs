@@ -1,29 +1,41 @@
-//! What probes ask: `/healthz` is one bounded call to the registration socket, `/readyz` a reading of the state machine.
+//! What probes ask: `/healthz` is one bounded call to the registration socket, `/healthz/driver` one to the driver,
+//! `/readyz` a reading of the state machine.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::StatusCode;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
-use super::service;
 use super::status::{Phase, Status};
+use super::{Registrar, service};
+use crate::driver::{Client, Driver};
 use crate::failure_log::FailureLog;
 use crate::http::Answer;
 use crate::klog::verbose;
 use crate::single_flight::SingleFlight;
 use crate::uds::socket_file::registration_socket_path;
 
-/// Answers probes about one registrar.
+const WAITING: &str = "waiting for the CSI driver";
+const MISSING: &str = "registration socket does not exist";
+
+/// Answers probes about one registrar. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Health {
     status: watch::Receiver<Status>,
     directory: PathBuf,
-    timeout: Duration,
-    check: SingleFlight<Check>,
+    driver: Driver,
+    registrar_check: SharedCheck,
+    driver_check: SharedCheck,
+}
+
+/// One check in flight for however many ask, and the log of its failures.
+#[derive(Clone, Debug)]
+struct SharedCheck {
+    flight: SingleFlight<Check>,
     log: Arc<FailureLog>,
 }
 
@@ -36,15 +48,49 @@ enum Check {
     Bad(String),
 }
 
-impl Health {
-    /// `directory` is where the socket goes, `timeout` bounds the call to it.
-    pub fn new(status: watch::Receiver<Status>, directory: PathBuf, timeout: Duration) -> Self {
+impl SharedCheck {
+    fn new(name: &'static str) -> Self {
         Self {
-            status,
-            directory,
-            timeout,
-            check: SingleFlight::default(),
-            log: Arc::new(FailureLog::new("/healthz")),
+            flight: SingleFlight::default(),
+            log: Arc::new(FailureLog::new(name)),
+        }
+    }
+
+    async fn answer(&self, check: impl Future<Output = Check> + Send + 'static) -> Answer {
+        let log = self.log.clone();
+        let check = self.flight.ask(move || async move {
+            let check = check.await;
+            match &check {
+                Check::Ok | Check::Waiting => {
+                    verbose!(5, "Health check succeeded");
+                    log.succeeded();
+                }
+                Check::Missing => log.failed(MISSING),
+                Check::Bad(reason) => log.failed(reason),
+            }
+            check
+        });
+        let check = check.await;
+        let check =
+            check.unwrap_or_else(|| Check::Bad("the health check failed by itself".to_owned()));
+        match check {
+            Check::Ok => Answer::text(StatusCode::OK, "ok"),
+            Check::Waiting => Answer::text(StatusCode::OK, WAITING),
+            Check::Missing => Answer::text(StatusCode::NOT_FOUND, MISSING),
+            Check::Bad(reason) => Answer::text(StatusCode::INTERNAL_SERVER_ERROR, reason),
+        }
+    }
+}
+
+impl Health {
+    /// Answers for this registrar.
+    pub fn new(registrar: &Registrar) -> Self {
+        Self {
+            status: registrar.status(),
+            directory: registrar.config().registration_directory.clone(),
+            driver: registrar.driver().clone(),
+            registrar_check: SharedCheck::new("/healthz"),
+            driver_check: SharedCheck::new("/healthz/driver"),
         }
     }
 
@@ -52,25 +98,16 @@ impl Health {
     /// too: charts use this for liveness, and a restart would not bring the driver sooner.
     pub async fn healthz(&self) -> Answer {
         let health = self.clone();
-        let check = self.check.ask(move || async move {
-            let check = health.look().await;
-            health.note(&check);
-            check
-        });
-        let (status, text) = match check.await {
-            Some(Check::Ok) => (StatusCode::OK, "ok".to_owned()),
-            Some(Check::Waiting) => (StatusCode::OK, "waiting for the CSI driver".to_owned()),
-            Some(Check::Missing) => (
-                StatusCode::NOT_FOUND,
-                "registration socket does not exist".to_owned(),
-            ),
-            Some(Check::Bad(reason)) => (StatusCode::INTERNAL_SERVER_ERROR, reason),
-            None => (
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "the health check failed by itself".to_owned(),
-            ),
-        };
-        Answer::text(status, text)
+        let check = async move { health.check_socket().await };
+        self.registrar_check.answer(check).await
+    }
+
+    /// 200 if the driver behind the socket still calls itself what is registered. For people and alerts; a driver's
+    /// livenessProbe belongs on [`Liveness`](crate::liveness::Liveness).
+    pub async fn driver(&self) -> Answer {
+        let health = self.clone();
+        let check = async move { health.check_driver().await };
+        self.driver_check.answer(check).await
     }
 
     /// 200 only while the kubelet's confirmation stands for the socket that is there.
@@ -81,7 +118,7 @@ impl Health {
         }
     }
 
-    async fn look(&self) -> Check {
+    async fn check_socket(&self) -> Check {
         let name = match &*self.status.borrow() {
             status if *status.phase() == Phase::WaitingForDriver => return Check::Waiting,
             status => status.name().cloned(),
@@ -101,7 +138,7 @@ impl Health {
             Ok(_) => {}
         }
         verbose!(4, socketPath = %path.display(), "Calling the registration socket to check if it still responds");
-        match service::ask(&path, self.timeout).await {
+        match service::ask(&path, self.driver.timeout).await {
             Ok(info) if info.name == name.as_str() => Check::Ok,
             Ok(info) => Check::Bad(format!("invalid driver name {}", info.name)),
             Err(error) => Check::Bad(format!(
@@ -111,14 +148,26 @@ impl Health {
         }
     }
 
-    fn note(&self, check: &Check) {
-        match check {
-            Check::Ok | Check::Waiting => {
-                verbose!(5, "Health check succeeded");
-                self.log.succeeded();
-            }
-            Check::Missing => self.log.failed("registration socket does not exist"),
-            Check::Bad(reason) => self.log.failed(reason),
+    async fn check_driver(&self) -> Check {
+        let Some(name) = self.status.borrow().name().cloned() else {
+            return Check::Bad(WAITING.to_owned());
+        };
+        let limit = self.driver.timeout;
+        let asking = async {
+            let client = Client::connect(&self.driver.address, limit, self.driver.metrics.clone());
+            let client = client.await.map_err(|error| error.to_string())?;
+            client
+                .plugin_name(limit)
+                .await
+                .map_err(|error| error.to_string())
+        };
+        match timeout(limit, asking).await {
+            Ok(Ok(answer)) if answer == name.as_str() => Check::Ok,
+            Ok(Ok(answer)) => Check::Bad(format!(
+                "the CSI driver calls itself {answer:?}, {name} is registered"
+            )),
+            Ok(Err(reason)) => Check::Bad(reason),
+            Err(_) => Check::Bad(format!("no answer from the CSI driver within {limit:?}")),
         }
     }
 }
@@ -127,7 +176,10 @@ impl Health {
 fn unreadiness(status: &Status) -> Option<String> {
     Some(match status.phase() {
         Phase::Registered => return None,
-        Phase::WaitingForDriver => "waiting for the CSI driver".to_owned(),
+        Phase::WaitingForDriver => match status.failure() {
+            None => WAITING.to_owned(),
+            Some(failure) => format!("the registration failed and is tried again: {failure}"),
+        },
         Phase::Published { asked: None, .. } => {
             "the registration socket is published, the kubelet has not called yet".to_owned()
         }

@@ -6,8 +6,8 @@ use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, Int
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::command::VERSION;
 use super::status::{Phase, Status};
+use crate::command::VERSION;
 use crate::http::Answer;
 use crate::metrics::Metrics;
 

@@ -24,11 +24,11 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 pub use config::{Config, FailurePolicy};
 
-use crate::driver::{self, Driver, DriverName, Identified};
+use crate::driver::{self, Driver, DriverName, Identified, NameError};
 use crate::metrics::Metrics;
 use crate::uds::socket_file::{FileId, Occupant, PublishError};
 use crate::uds::watch::Watcher;
@@ -46,6 +46,9 @@ pub enum Error {
     /// The driver cannot be registered.
     #[error(transparent)]
     Driver(#[from] driver::Error),
+    /// The driver's name cannot be registered.
+    #[error(transparent)]
+    Name(#[from] NameError),
     /// The registration socket cannot be published.
     #[error("cannot publish the registration socket: {0}")]
     Publish(#[from] PublishError),
@@ -60,6 +63,18 @@ pub enum Error {
         "registration directory {0} was removed and cannot come back in this container: restart the pod"
     )]
     DirectoryGone(PathBuf),
+}
+
+impl Error {
+    /// Whether only a new container can mend it.
+    fn is_final(&self) -> bool {
+        matches!(
+            self,
+            Self::DirectoryGone(_)
+                | Self::Driver(driver::Error::DirectoryGone(_))
+                | Self::Refused { .. }
+        )
+    }
 }
 
 /// What usually lies behind a kubelet's error text (`RegisterPlugin error -- ...` in
@@ -85,6 +100,8 @@ type OtherAnswer = Pin<Box<dyn Future<Output = bool> + Send>>;
 #[derive(Debug)]
 pub struct Registrar {
     config: Config,
+    settings: Settings,
+    driver: Driver,
     status: watch::Sender<Status>,
     metrics: RegistrarMetrics,
 }
@@ -97,12 +114,31 @@ impl Registrar {
             reregister_on_driver_restart: config.reregister_on_driver_restart,
             random: || RandomState::new().hash_one(()),
         };
-        let (status, reader) = watch::channel(Status::new(settings));
+        let (status, reader) = watch::channel(Status::new(settings.clone()));
+        let process = Metrics::new();
+        let driver = Driver {
+            address: config.driver_address.clone(),
+            timeout: config.timeout,
+            wait_for_ready: config.wait_for_ready,
+            metrics: process.clone(),
+        };
         Self {
-            metrics: RegistrarMetrics::new(Metrics::new(), reader),
+            metrics: RegistrarMetrics::new(process, reader),
             config,
+            settings,
+            driver,
             status,
         }
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// How its driver is asked.
+    pub fn driver(&self) -> &Driver {
+        &self.driver
     }
 
     /// Where the registration stands, for whoever answers questions about it.
@@ -117,14 +153,39 @@ impl Registrar {
 
     /// Registers the driver and keeps it registered until `shutdown`, or until a failure that only a restart can mend.
     /// In every case our socket is gone afterwards, and nobody else's is touched.
+    ///
+    /// With [`Config::outlives_failures`] all but the loss of a directory are mended by beginning anew, with growing delays.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         for warning in self.config.warnings() {
             tracing::warn!("{warning}");
         }
-        let mut running = Running::new(self);
-        let result = running.until_end(shutdown).await;
-        running.withdraw().await;
-        result
+        let mut shutdown = std::pin::pin!(shutdown);
+        let mut failures = 0;
+        loop {
+            let mut running = Running::new(&self);
+            let result = running.until_end(shutdown.as_mut()).await;
+            running.withdraw().await;
+            let error = match result {
+                Err(error) if self.config.outlives_failures && !error.is_final() => error,
+                result => return result,
+            };
+            if running.publications > 0 {
+                failures = 0;
+            }
+            let delay = status::retry_delay(failures, (self.settings.random)());
+            failures = failures.saturating_add(1);
+            tracing::error!(
+                err = %error,
+                retryIn = delay.as_secs_f64(),
+                "The registration failed, beginning anew; the liveness endpoint goes on"
+            );
+            let failed = Status::after_failure(self.settings.clone(), error.to_string());
+            self.status.send_replace(failed);
+            tokio::select! {
+                () = sleep(delay) => {}
+                () = shutdown.as_mut() => return Ok(()),
+            }
+        }
     }
 }
 
@@ -160,18 +221,9 @@ enum Wake {
 }
 
 impl Running {
-    fn new(registrar: Registrar) -> Self {
-        let Registrar {
-            config,
-            status,
-            metrics,
-        } = registrar;
-        let driver = Driver {
-            address: config.driver_address.clone(),
-            timeout: config.timeout,
-            wait_for_ready: config.wait_for_ready,
-            metrics: metrics.process().clone(),
-        };
+    fn new(registrar: &Registrar) -> Self {
+        let config = registrar.config.clone();
+        let driver = registrar.driver.clone();
         let watcher = Watcher::new([
             driver.address.directory().to_owned(),
             config.registration_directory.clone(),
@@ -190,16 +242,18 @@ impl Running {
             call_sender,
             other_answer: None,
             retired: JoinSet::new(),
-            status,
-            metrics,
+            status: registrar.status.clone(),
+            metrics: registrar.metrics.clone(),
             config,
         };
         running.identify(running.config.driver_wait_timeout);
         running
     }
 
-    async fn until_end(&mut self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
-        let mut shutdown = std::pin::pin!(shutdown);
+    async fn until_end(
+        &mut self,
+        mut shutdown: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<(), Error> {
         loop {
             let wake = self.next(shutdown.as_mut()).await;
             self.look();
@@ -207,8 +261,9 @@ impl Running {
                 Wake::Stop => Event::Stop,
                 Wake::Identified(Ok(identified)) => {
                     self.driver_socket = identified.socket;
-                    self.announce(&identified.name);
-                    Event::Named(identified.name)
+                    let name = DriverName::try_from(identified.name)?;
+                    self.announce(&name);
+                    Event::Named(name)
                 }
                 Wake::Identified(Err(error)) => {
                     self.identification_failed(error)?;
@@ -299,11 +354,8 @@ impl Running {
     }
 
     fn identification_failed(&mut self, error: driver::Error) -> Result<(), Error> {
-        let is_fatal = self.publication.is_none()
-            || matches!(
-                error,
-                driver::Error::Name(_) | driver::Error::DirectoryGone(_)
-            );
+        let is_fatal =
+            self.publication.is_none() || matches!(error, driver::Error::DirectoryGone(_));
         if is_fatal {
             return Err(error.into());
         }

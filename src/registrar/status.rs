@@ -163,6 +163,8 @@ pub struct Status {
     publication: PublicationId,
     /// Whether the current publication has answered a kubelet's `GetInfo`.
     asked: bool,
+    /// Why the registration before this one failed, until the driver told its name again.
+    failure: Option<String>,
     /// When to publish again although ours stands: the last attempt to do so failed.
     republish_at: Option<Instant>,
     refusals: u32,
@@ -189,9 +191,23 @@ impl Status {
             phase: Phase::WaitingForDriver,
             publication: PublicationId::default(),
             asked: false,
+            failure: None,
             republish_at: None,
             refusals: 0,
         }
+    }
+
+    /// The state before anything is known again, after a registration that failed.
+    pub fn after_failure(settings: Settings, failure: String) -> Self {
+        Self {
+            failure: Some(failure),
+            ..Self::new(settings)
+        }
+    }
+
+    /// Why the last registration failed, while the next one has not come as far as a name.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
     }
 
     /// The driver's name, once it is known.
@@ -259,6 +275,7 @@ impl Status {
     }
 
     fn named(&mut self, name: DriverName, now: Instant) -> Option<Action> {
+        self.failure = None;
         let before = self.name.clone();
         match before {
             None => {
@@ -491,7 +508,7 @@ fn report_silence(was_asked: bool) {
 
 /// The delay before retry number `refusals` (from 0): doubling, and up to a fifth shorter so that the drivers of a node
 /// do not all come back at once.
-fn retry_delay(refusals: u32, random: u64) -> Duration {
+pub(super) fn retry_delay(refusals: u32, random: u64) -> Duration {
     let (first, longest) = RETRY_DELAY;
     let delay = first
         .saturating_mul(2_u32.saturating_pow(refusals))

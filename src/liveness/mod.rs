@@ -1,0 +1,40 @@
+//! The liveness probe's job: an HTTP server that turns a kubelet's probe into a CSI `Identity/Probe` call. The kubelet's
+//! `livenessProbe` stands at the *driver's* container, so a failing answer restarts the driver, never us.
+//!
+//! It is served beside the registrar (`--liveness-endpoint`), or alone as a drop-in for the Go sidecar (`command`).
+
+pub mod command;
+mod flags;
+mod prober;
+
+use std::time::Duration;
+
+pub use prober::Prober;
+
+use crate::driver::Address;
+use crate::http::{Answer, Handler, Question};
+use crate::metrics::Metrics;
+
+/// Serves `/healthz`, and nothing else.
+#[derive(Clone, Debug)]
+pub struct Liveness {
+    prober: Prober,
+}
+
+impl Liveness {
+    /// `limit` bounds connecting to the driver and its `Probe` together.
+    pub fn new(address: Address, limit: Duration, metrics: Metrics) -> Self {
+        Self {
+            prober: Prober::new(address, limit, metrics),
+        }
+    }
+}
+
+impl Handler for Liveness {
+    async fn handle(&self, question: Question) -> Answer {
+        match question.path.as_str() {
+            "/healthz" => self.prober.answer().await,
+            _ => Answer::not_found(),
+        }
+    }
+}
