@@ -235,6 +235,8 @@ pub struct Question {
     pub method: Method,
     /// Without the query.
     pub path: String,
+    /// What follows the question mark; empty without one.
+    pub query: String,
 }
 
 /// A whole answer.
@@ -288,6 +290,7 @@ async fn serve_connection<H: Handler>(stream: TcpStream, mut session: Session, h
             let question = Question {
                 method: request.method().clone(),
                 path: request.uri().path().to_owned(),
+                query: request.uri().query().unwrap_or_default().to_owned(),
             };
             let answer = handler.handle(question).await;
             finished.completed_a_request();

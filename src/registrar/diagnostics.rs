@@ -49,10 +49,7 @@ impl Handler for Diagnostics {
             ("/debug/pprof/cmdline", Some(arguments)) => {
                 Answer::text(StatusCode::OK, arguments.to_vec())
             }
-            ("/debug/pprof/profile", Some(_)) => Answer::text(
-                StatusCode::NOT_IMPLEMENTED,
-                "this build has no CPU profiler\n",
-            ),
+            ("/debug/pprof/profile", Some(_)) => super::pprof::profile(&question.query).await,
             _ => Answer::not_found(),
         }
     }
@@ -64,6 +61,8 @@ const PPROF_INDEX: &str = "<html>
 <p>/debug/pprof/</p>
 <table>
 <tr><td><a href=\"cmdline\">cmdline</a></td><td>the arguments of this process, separated by NUL</td></tr>
+<tr><td><a href=\"profile?seconds=30\">profile</a></td><td>a CPU profile for <code>go tool pprof</code>, in builds that \
+have the profiler</td></tr>
 </table>
 </body>
 </html>

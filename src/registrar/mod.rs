@@ -11,6 +11,7 @@ pub mod diagnostics;
 pub mod flags;
 pub mod health;
 pub mod metrics;
+mod pprof;
 pub mod probe;
 pub mod publication;
 pub mod service;
