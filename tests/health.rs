@@ -629,7 +629,7 @@ async fn what_is_too_large_or_no_http_is_refused_and_closed() {
 
 /// All at once, since each takes its ten seconds.
 #[tokio::test]
-async fn whoever_says_nothing_or_dawdles_is_hung_up_on() {
+async fn a_client_that_says_nothing_or_dawdles_is_hung_up_on() {
     let published = Published::new(&[]).await;
     let opened = Instant::now();
     let mut silent = connect(published.http).await;

@@ -314,3 +314,6 @@ fn grow(pause: &mut Duration, (_, longest): (Duration, Duration)) -> Duration {
     *pause = (now * 2).min(longest);
     now
 }
+
+#[cfg(test)]
+mod tests;
