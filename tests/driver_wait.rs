@@ -1,5 +1,11 @@
 //! From the start to a published socket, on the real binary: which drivers are waited for, which are not, and what is said of it.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "clippy takes only what is marked as a test for one; a test may block, and fails by a panic"
+)]
+
 mod support;
 
 use std::fs;
@@ -295,7 +301,7 @@ async fn an_answer_that_cannot_be_decoded_is_the_end() {
         ("no message at all", Answer::bytes(""), "cannot be decoded"),
         (
             "a name of a megabyte",
-            Answer::message(&[&[0x0a, 0x80, 0x80, 0x40][..], &[b'x'; 1 << 20]].concat()),
+            Answer::message(&[&[0x0a, 0x80, 0x80, 0x40][..], &vec![b'x'; 1 << 20]].concat()),
             "OutOfRange",
         ),
         ("no name", Answer::message(&[]), "name is empty"),
@@ -562,7 +568,7 @@ async fn what_is_in_the_sockets_place_is_named_and_left_alone() {
         ("a directory", &|| fs::create_dir(&path).unwrap()),
         ("a symbolic link", &|| symlink("/nowhere", &path).unwrap()),
         ("a symbolic link", &|| {
-            symlink(node.csi_socket(), &path).unwrap()
+            symlink(node.csi_socket(), &path).unwrap();
         }),
         ("a device or a pipe", &|| {
             nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -596,7 +602,7 @@ async fn what_is_in_the_place_of_the_drivers_socket_is_told() {
     let path = node.csi_socket();
     let limit = ["--driver-wait-timeout=200ms"];
     for make in [&(|| fs::write(&path, "").unwrap()) as &dyn Fn(), &|| {
-        fs::create_dir(&path).unwrap()
+        fs::create_dir(&path).unwrap();
     }] {
         make();
         let shown = path.display().to_string();

@@ -1,5 +1,11 @@
 //! The argument lists of published manifests and charts, with the paths of a test's node: a registration and a TERM each.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "clippy takes only what is marked as a test for one; a test may block, and fails by a panic"
+)]
+
 mod support;
 
 use std::net::SocketAddr;

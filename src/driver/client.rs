@@ -37,8 +37,8 @@ pub struct Client {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot connect to {}: {source}{}", .path.display(), hint(.source, .path))]
 pub struct ConnectError {
-    path: PathBuf,
-    source: io::Error,
+    pub(super) path: PathBuf,
+    pub(super) source: io::Error,
 }
 
 impl ConnectError {

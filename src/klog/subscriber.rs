@@ -28,6 +28,10 @@ pub struct Subscriber<O> {
 
 impl<O: Output> Subscriber<O> {
     /// Logs to `output` as this process, by the system's clock; `zone` is for text lines.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "a log line tells the time of day"
+    )]
     pub fn new(settings: Settings, output: O, zone: Zone) -> Self {
         Self {
             settings,

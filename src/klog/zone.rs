@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use tz::{TimeZone, UtcDateTime};
+use tz::{LocalTimeType, TimeZone, UtcDateTime};
 
 /// Where zone files are, in Go's order.
 const DIRECTORIES: [&str; 4] = [
@@ -54,7 +54,7 @@ impl Zone {
         let offset = self
             .0
             .find_local_time_type(seconds)
-            .map_or(0, tz::LocalTimeType::ut_offset);
+            .map_or(0, LocalTimeType::ut_offset);
         UtcDateTime::from_timespec(seconds.saturating_add(offset.into()), nanos).unwrap_or(EPOCH)
     }
 }

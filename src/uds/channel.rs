@@ -123,12 +123,11 @@ impl Channel {
 
 impl Service<Request<Body>> for Channel {
     type Response = Response<Incoming>;
-    type Error = io::Error;
+    type Error = CallError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        let ready = self.connection.poll_ready(cx);
-        ready.map_err(|error| io::Error::other(cause(&error)))
+        self.connection.poll_ready(cx).map_err(CallError::from)
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
@@ -138,11 +137,26 @@ impl Service<Request<Body>> for Channel {
         let answer = self.connection.send_request(request);
         let broken = self.broken.clone();
         Box::pin(async move {
-            answer.await.map_err(|error| {
-                let why = broken.get().cloned();
-                io::Error::other(why.unwrap_or_else(|| cause(&error)))
+            answer.await.map_err(|source| match broken.get().cloned() {
+                Some(cause) => CallError { cause, source },
+                None => CallError::from(source),
             })
         })
+    }
+}
+
+/// Why a call got no answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{cause}")]
+pub struct CallError {
+    cause: String,
+    source: hyper::Error,
+}
+
+impl From<hyper::Error> for CallError {
+    fn from(source: hyper::Error) -> Self {
+        let cause = cause(&source);
+        Self { cause, source }
     }
 }
 

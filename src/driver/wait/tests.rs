@@ -1,6 +1,8 @@
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use tonic::Status;
 use tracing::subscriber::DefaultGuard;
 
 use super::*;
@@ -58,7 +60,12 @@ async fn connecting_is_tried_at_least_once_a_second() {
     let dir = tempfile::tempdir().unwrap();
     let driver = driver(&dir.path().join("csi.sock"));
     let mut wait = Wait::new(&driver, None);
-    let refused = || Failure::Connect(io::ErrorKind::ConnectionRefused.into());
+    let refused = || {
+        Failure::Connect(ConnectError {
+            path: driver.address.path().to_owned(),
+            source: io::ErrorKind::ConnectionRefused.into(),
+        })
+    };
     let pauses: Vec<_> = (0..14)
         .map(|_| wait.failed(refused()).unwrap().as_millis())
         .collect();
@@ -69,7 +76,12 @@ async fn connecting_is_tried_at_least_once_a_second() {
     wait.be_quick();
     assert_eq!(wait.failed(refused()).unwrap(), Duration::from_millis(1));
 
-    let busy = || Failure::Call("GetPluginInfo", Status::unavailable("busy"));
+    let busy = || {
+        Failure::Call(CallError {
+            method: "GetPluginInfo",
+            status: Box::new(Status::unavailable("busy")),
+        })
+    };
     let pauses: Vec<_> = (0..8)
         .map(|_| wait.failed(busy()).unwrap().as_millis())
         .collect();
