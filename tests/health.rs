@@ -64,9 +64,9 @@ impl Published {
 
     /// Puts something in the registration socket's place without a moment in which nothing is there.
     fn replace_with<T>(&self, make: impl FnOnce(&Path) -> T) -> T {
-        let made = self.node.root().join("made");
-        let value = make(&made);
-        fs::rename(made, &self.socket).unwrap();
+        let aside = self.node.root().join("aside");
+        let value = make(&aside);
+        fs::rename(aside, &self.socket).unwrap();
         value
     }
 
