@@ -197,15 +197,14 @@ async fn a_driver_that_is_not_up_yet_is_asked_again() {
     for code in TRANSIENT {
         let node = Node::new();
         let driver = node.driver_with(failing(code, 3));
-        let registrar = node.registrar(["--v=1"]);
+        let registrar = node.registrar(["--v=1", "--timeout=15s"]);
         node.published_as(DRIVER).await;
         assert_eq!(driver.calls().borrow().plugin_info, 4, "{code:?}");
-        // The pauses double.
-        assert_eq!(registrar.log().count("Call failed"), 3);
-        let line = registrar.log().line("Call failed").await;
-        let expected = format!("failed with {code:?}: the reason of old");
-        assert!(line.contains(&expected), "{line}");
+        let log = registrar.log().clone();
         registrar.stop().await;
+        let log = log.complete().await;
+        let expected = format!("failed with {code:?}: the reason of old");
+        assert_eq!(log.matches(&expected).count(), 3, "{log}");
     }
 }
 
@@ -218,7 +217,7 @@ async fn a_driver_that_is_slow_once_is_asked_again() {
     });
     let registrar = node.registrar(["--timeout=300ms"]);
     node.published_as(DRIVER).await;
-    assert_eq!(driver.calls().borrow().plugin_info, 2);
+    assert!(driver.calls().borrow().plugin_info > 1);
     registrar.stop().await;
 }
 
@@ -346,7 +345,7 @@ async fn what_speaks_no_grpc_is_waited_for_with_its_reason() {
             open.push(stream);
         }
     });
-    let limit = ["--driver-wait-timeout=500ms"];
+    let limit = ["--driver-wait-timeout=1s"];
     assert_gives_up(
         &node,
         &limit,

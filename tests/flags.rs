@@ -364,7 +364,7 @@ async fn flags_end_at_two_dashes_and_at_the_first_positional() {
         let _driver = node.driver();
         let registrar = node.registrar([end, "--mode=late", "--bogus", "-="]);
         node.published_as(DRIVER).await;
-        assert_eq!(registrar.log().count("late"), 0, "{end:?}");
+        registrar.log().line("mode=\"\"").await;
         registrar.stop().await;
     }
 }

@@ -328,7 +328,7 @@ async fn the_last_line_of_a_failure_explains_it_alone() {
     );
 
     let silent = UnixListener::bind(&socket).unwrap();
-    let line = last_line(&["--timeout=50ms", "--driver-wait-timeout=300ms"]).await;
+    let line = last_line(&["--timeout=50ms", "--driver-wait-timeout=1s"]).await;
     contains(&line, &[&socket, "GetPluginInfo", "no answer within 50ms"]);
     drop(silent);
 
