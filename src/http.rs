@@ -22,8 +22,8 @@ use crate::connections::{self, Session};
 /// Connections to one server at once; beyond that the oldest that never completed a request is closed.
 pub const MAX_CONNECTIONS: usize = 128;
 
-/// Bytes of a request line and its headers.
-pub const MAX_HEAD: usize = 16 * 1024;
+/// Bytes of a request line and its headers, and of answers that the client does not take; hyper takes no less.
+pub const MAX_HEAD: usize = 8 * 1024;
 
 /// Header lines of a request.
 pub const MAX_HEADERS: usize = 64;

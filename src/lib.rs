@@ -11,6 +11,7 @@
 //! | [`uds`] | Unix sockets: published by rename, watched, dialled, and the kubelet's `:authority` made legal |
 //! | [`connections`] | bounds on the connections of any server here |
 //! | [`http`] | a small bounded HTTP server for probes and diagnostics |
+//! | [`in_flight`] | a bound on work that is begun by others |
 //! | [`single_flight`] | one call in flight, its answer shared |
 //! | [`failure_log`] | failing checks, logged calmly |
 //! | [`goflag`] | command lines in Go's syntax |
@@ -27,6 +28,7 @@ pub mod driver;
 pub mod failure_log;
 pub mod goflag;
 pub mod http;
+pub mod in_flight;
 pub mod klog;
 #[cfg(feature = "registrar")]
 pub mod liveness;

@@ -24,12 +24,13 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 pub use config::{Config, FailurePolicy};
 
 use crate::driver::{self, Driver, DriverName, Identified, NameError};
+use crate::in_flight::InFlight;
 use crate::metrics::Metrics;
 use crate::uds::socket_file::{FileId, Occupant, PublishError};
 use crate::uds::watch::Watcher;
@@ -206,9 +207,12 @@ struct Running {
     publish_error: Option<String>,
     calls: mpsc::Receiver<Call>,
     call_sender: mpsc::Sender<Call>,
+    /// Bounds the calls of the kubelet's that are being answered.
+    in_flight: InFlight,
     other_answer: Option<OtherAnswer>,
-    /// Servers of sockets that are no longer published, ending within their drain time.
-    retired: JoinSet<()>,
+    /// The server of the last socket that is no longer published, ending within its drain time. Not those before it:
+    /// a socket that is lost again and again would pile them up.
+    retired: Option<JoinHandle<()>>,
 }
 
 /// What the loop woke up for.
@@ -241,8 +245,9 @@ impl Running {
             publish_error: None,
             calls,
             call_sender,
+            in_flight: InFlight::new(service::MAX_CALLS),
             other_answer: None,
-            retired: JoinSet::new(),
+            retired: None,
             status: registrar.status.clone(),
             metrics: registrar.metrics.clone(),
             config,
@@ -420,6 +425,7 @@ impl Running {
             publication: id,
             calls: self.call_sender.clone(),
             status: self.status.subscribe(),
+            in_flight: self.in_flight.clone(),
         };
         match Publication::new(&self.config.registration_directory, plugin) {
             Ok(publication) => {
@@ -471,11 +477,10 @@ impl Running {
         }));
     }
 
-    fn retire(&mut self, server: tokio::task::JoinHandle<()>) {
-        self.retired.spawn(async move {
-            let _ = server.await;
-        });
-        while self.retired.try_join_next().is_some() {}
+    fn retire(&mut self, server: JoinHandle<()>) {
+        if let Some(earlier) = self.retired.replace(server) {
+            earlier.abort();
+        }
     }
 
     /// Takes our socket away, and gives the calls in flight their time.
@@ -486,8 +491,9 @@ impl Running {
         }
         // Calls that come in between are answered, and decide nothing.
         self.calls.close();
-        let retired = async { while self.retired.join_next().await.is_some() {} };
-        let _ = timeout(service::DRAIN, retired).await;
+        if let Some(retired) = self.retired.take() {
+            let _ = timeout(service::DRAIN, retired).await;
+        }
     }
 }
 

@@ -21,6 +21,7 @@ use tower_service::Service;
 
 use super::status::{PublicationId, Status as RegistrarStatus};
 use crate::connections::{self, Session};
+use crate::in_flight::InFlight;
 use crate::klog::verbose;
 use crate::proto::registration::registration_client::RegistrationClient;
 use crate::proto::registration::registration_server::{Registration, RegistrationServer};
@@ -41,8 +42,12 @@ pub const MAX_CONNECTIONS: usize = 64;
 /// Calls on one connection at once.
 pub const MAX_STREAMS: u32 = 4;
 
+/// Calls in flight, over all connections to all sockets of this process: each may hold a message of
+/// [`MAX_MESSAGE_SIZE`]. A kubelet makes one at a time; beyond the limit the oldest is answered `ResourceExhausted`.
+pub const MAX_CALLS: usize = 8;
+
 /// Receive window of a stream and of a connection, in bytes: messages are a few hundred.
-pub const WINDOW: u32 = 64 * 1024;
+pub const WINDOW: u32 = 16 * 1024;
 
 /// Largest header list, in bytes. grpc-go sends some two hundred.
 pub const MAX_HEADER_LIST: u32 = 8 * 1024;
@@ -86,6 +91,8 @@ pub struct Plugin {
     pub calls: mpsc::Sender<Call>,
     /// Where the registration stands, for our own questions.
     pub status: watch::Receiver<RegistrarStatus>,
+    /// What bounds the calls in flight.
+    pub in_flight: InFlight,
 }
 
 #[derive(Debug)]
@@ -164,13 +171,14 @@ pub async fn serve(
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = UnixListener::from_std(listener)?;
+    let in_flight = plugin.in_flight.clone();
     let service = RegistrationServer::new(RegistrationService {
         plugin,
         asked: AtomicBool::new(false),
     })
     .max_decoding_message_size(MAX_MESSAGE_SIZE);
     connections::serve(listener, MAX_CONNECTIONS, stop, DRAIN, |stream, session| {
-        serve_connection(stream, session, service.clone())
+        serve_connection(stream, session, service.clone(), in_flight.clone())
     })
     .await;
     Ok(())
@@ -180,14 +188,19 @@ async fn serve_connection(
     stream: UnixStream,
     mut session: Session,
     service: RegistrationServer<RegistrationService>,
+    in_flight: InFlight,
 ) {
     let finished = session.clone();
     let service = service_fn(move |request: http::Request<Incoming>| {
         let mut service = service.clone();
         let finished = finished.clone();
+        let in_flight = in_flight.clone();
         async move {
             verbose!(5, method = request.uri().path(), "GRPC call");
-            let response = service.call(request).await;
+            let Some(response) = in_flight.run(service.call(request)).await else {
+                let status = Status::resource_exhausted("too many calls are in flight");
+                return Ok(status.into_http());
+            };
             finished.completed_a_request();
             response
         }
