@@ -1,4 +1,5 @@
-//! The `tracing` subscriber: no spans, no registry, one formatted line for each event that is shown.
+//! The `tracing` subscriber, and the same as a layer: no spans, no registry, one formatted line for each event that is
+//! shown.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -7,6 +8,8 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record as SpanRecord};
 use tracing::subscriber::Interest;
 use tracing::{Event, Metadata};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
 
 use super::record::{Contents, Record, Severity};
 use super::{Format, Level, Settings, Zone, json, text};
@@ -83,10 +86,20 @@ fn severity(metadata: &Metadata<'_>) -> Option<Severity> {
     })
 }
 
+/// klog's lines beside whatever else a program that embeds the library does with its events.
+impl<S: tracing::Subscriber, O: Output> Layer<S> for Subscriber<O> {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        // Not in `Layer::enabled`, which would decide for the other layers too.
+        if tracing::Subscriber::enabled(self, event.metadata()) {
+            tracing::Subscriber::event(self, event);
+        }
+    }
+}
+
 impl<O: Output> tracing::Subscriber for Subscriber<O> {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
         // Nothing about it can change later.
-        if self.enabled(metadata) {
+        if tracing::Subscriber::enabled(self, metadata) {
             Interest::always()
         } else {
             Interest::never()

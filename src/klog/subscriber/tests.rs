@@ -230,3 +230,29 @@ fn text_lines_are_in_local_time_and_json_lines_are_not() {
         "{\"ts\":1500,\"caller\":\"main.rs:0\",\"msg\":\"\",\"v\":0}\n"
     );
 }
+
+#[test]
+fn as_a_layer_it_decides_for_itself_alone() {
+    use tracing_subscriber::layer::SubscriberExt;
+
+    let subscriber = |level| {
+        let kept = Kept::default();
+        let verbosity = Verbosity::new(Level::new(level), None);
+        let settings = Settings {
+            format: Format::Text,
+            verbosity,
+        };
+        (kept.clone(), Subscriber::new(settings, kept, Zone::utc()))
+    };
+    let (quiet, quiet_layer) = subscriber(0);
+    let (loud, loud_layer) = subscriber(5);
+    let both = tracing_subscriber::registry()
+        .with(quiet_layer)
+        .with(loud_layer);
+    tracing::subscriber::with_default(both, || {
+        message();
+        klog::verbose!(5, "Detail");
+    });
+    let count = |kept: &Kept| kept.0.lock().expect("one thread").len();
+    assert_eq!((count(&quiet), count(&loud)), (1, 2));
+}
