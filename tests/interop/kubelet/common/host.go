@@ -1,6 +1,8 @@
 package common
 
 import (
+	"errors"
+
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
@@ -54,7 +56,9 @@ func (h *Host) GetKubeClient() clientset.Interface { return h.client }
 // GetNodeName is part of volume.VolumeHost.
 func (h *Host) GetNodeName() types.NodeName { return NodeName }
 
-// GetServiceAccountTokenFunc is part of volume.VolumeHost: registration needs no token.
+// GetServiceAccountTokenFunc is part of volume.VolumeHost: asked for at the start, and no registration needs a token.
 func (h *Host) GetServiceAccountTokenFunc() func(namespace, name string, tr *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
-	return nil
+	return func(string, string, *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+		return nil, errors.New("this kubelet has no service account tokens")
+	}
 }

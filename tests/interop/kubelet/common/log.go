@@ -34,9 +34,9 @@ var records = []record{
 	{protocol.DesiredRemoved, "", regexp.MustCompile(`^Removing socket path (?P<socket>.+) from desired state cache$`)},
 	{protocol.DesiredRemoved, "", regexp.MustCompile(`^"Removing socket path from desired state cache" path=(?P<socket>".+")$`)},
 	{protocol.OperationStarted, protocol.Register, regexp.MustCompile(`^operationExecutor\.RegisterPlugin started for plugin at (?P<socket>".+?") `)},
-	{protocol.OperationStarted, protocol.Register, regexp.MustCompile(`^"OperationExecutor\.RegisterPlugin started" plugin=.*?SocketPath:"?(?P<socket>.+?)"?,? (?:Timestamp|UUID):`)},
+	{protocol.OperationStarted, protocol.Register, regexp.MustCompile(`^"OperationExecutor\.RegisterPlugin started" plugin=\{"SocketPath":(?P<socket>".+?"),`)},
 	{protocol.OperationStarted, protocol.Unregister, regexp.MustCompile(`^operationExecutor\.UnregisterPlugin started for plugin at (?P<socket>".+?") `)},
-	{protocol.OperationStarted, protocol.Unregister, regexp.MustCompile(`^"OperationExecutor\.UnregisterPlugin started" plugin=.*?SocketPath:"?(?P<socket>.+?)"?,? (?:Timestamp|UUID):`)},
+	{protocol.OperationStarted, protocol.Unregister, regexp.MustCompile(`^"OperationExecutor\.UnregisterPlugin started" plugin=\{"SocketPath":(?P<socket>".+?"),`)},
 	{protocol.OperationFailed, "", regexp.MustCompile(`(?s)^Operation for (?P<socket>".+?") failed\. No retries permitted until .+? \(durationBeforeRetry (?P<backoff>\S+)\)\. Error: (?P<error>.*)$`)},
 }
 
