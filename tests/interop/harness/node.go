@@ -38,15 +38,15 @@ var (
 
 // Node is a directory laid out as the kubelet's root directory.
 type Node struct {
+	// Root is the kubelet's root directory; RegistrationDir is the one in it that the kubelet watches.
+	Root            string
+	RegistrationDir string
 	// DriverSocket is where the driver listens; container and host path are one here.
 	DriverSocket string
 	// RegistrationSocket is where the registrar publishes.
 	RegistrationSocket string
 	// TerminationLog does not exist at first.
 	TerminationLog string
-
-	root            string
-	registrationDir string
 }
 
 // NewNode makes the directories; they are removed with the test.
@@ -64,11 +64,11 @@ func NewNode(t *testing.T) *Node {
 	})
 	registrationDir := filepath.Join(root, "plugins_registry")
 	n := &Node{
+		Root:               root,
+		RegistrationDir:    registrationDir,
 		DriverSocket:       filepath.Join(root, "plugins", DriverName, "csi.sock"),
 		RegistrationSocket: filepath.Join(registrationDir, DriverName+"-reg.sock"),
 		TerminationLog:     filepath.Join(root, "termination-log"),
-		root:               root,
-		registrationDir:    registrationDir,
 	}
 	if length := len(n.RegistrationSocket); length > maxSocketPath {
 		t.Fatalf("%s has %d bytes, a socket's path at most %d: choose a shorter TMPDIR", n.RegistrationSocket, length, maxSocketPath)
@@ -84,7 +84,7 @@ func NewNode(t *testing.T) *Node {
 // StartDriver returns once the mock driver's socket exists.
 func (n *Node) StartDriver(t *testing.T) *Process {
 	t.Helper()
-	return n.startPublisher(t, n.DriverSocket, "driver.log", required(t, mockDriverBin, "mockdriver"),
+	return n.startPublisher(t, n.DriverSocket, required(t, mockDriverBin, "mockdriver"),
 		"--csi-address="+n.DriverSocket,
 		"--driver-name="+DriverName,
 		fmt.Sprintf("--attach-limit=%d", AttachLimit),
@@ -92,23 +92,23 @@ func (n *Node) StartDriver(t *testing.T) *Process {
 }
 
 // StartRegistrar returns once the registration socket exists, which must be the first thing that the kubelet's watcher
-// would take for a plugin.
-func (n *Node) StartRegistrar(t *testing.T) *Process {
+// would take for a plugin. Flags come after those that every registrar is started with.
+func (n *Node) StartRegistrar(t *testing.T, flags ...string) *Process {
 	t.Helper()
 	bin := required(t, registrarBin, "registrar")
 	args := []string{
 		"--v=2",
 		"--csi-address=" + n.DriverSocket,
 		"--kubelet-registration-path=" + n.DriverSocket,
-		"--plugin-registration-path=" + n.registrationDir,
+		"--plugin-registration-path=" + n.RegistrationDir,
 	}
 	if knows(bin, terminationFlag) {
 		args = append(args, "--"+terminationFlag+"="+n.TerminationLog)
 	}
-	return n.startPublisher(t, n.RegistrationSocket, "registrar.log", bin, args...)
+	return n.startPublisher(t, n.RegistrationSocket, bin, append(args, flags...)...)
 }
 
-func (n *Node) startPublisher(t *testing.T, socket, logName, bin string, args ...string) *Process {
+func (n *Node) startPublisher(t *testing.T, socket, bin string, args ...string) *Process {
 	t.Helper()
 	// The watch comes first, as the kubelet's does: no event is lost.
 	watcher, err := fsnotify.NewWatcher()
@@ -119,7 +119,7 @@ func (n *Node) startPublisher(t *testing.T, socket, logName, bin string, args ..
 	if err := watcher.Add(filepath.Dir(socket)); err != nil {
 		t.Fatal(err)
 	}
-	p := start(t, filepath.Join(n.root, logName), bin, args...)
+	p := start(t, n.Root, bin, args...)
 	limit := time.After(readyLimit)
 	for {
 		select {

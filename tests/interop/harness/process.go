@@ -20,19 +20,28 @@ type Process struct {
 	exited  chan struct{}
 }
 
-func start(t *testing.T, logPath, bin string, args ...string) *Process {
+func start(t *testing.T, dir, bin string, args ...string) *Process {
 	t.Helper()
-	output, err := os.Create(logPath)
+	return launch(t, dir, exec.Command(bin, args...))
+}
+
+// launch gives the process's output a file of its own in the directory; standard output only if it has no place yet.
+func launch(t *testing.T, dir string, cmd *exec.Cmd) *Process {
+	t.Helper()
+	output, err := os.CreateTemp(dir, filepath.Base(cmd.Path)+"-*.log")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer output.Close()
-	p := &Process{cmd: exec.Command(bin, args...), logPath: logPath, exited: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = output, output
+	p := &Process{cmd: cmd, logPath: output.Name(), exited: make(chan struct{})}
+	p.cmd.Stderr = output
+	if p.cmd.Stdout == nil {
+		p.cmd.Stdout = output
+	}
 	// Nothing outlives a test that is itself killed.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
-		t.Fatalf("cannot start %s: %v", bin, err)
+		t.Fatalf("cannot start %s: %v", cmd.Path, err)
 	}
 	go func() {
 		_ = p.cmd.Wait() // The state is read from ProcessState.
@@ -42,7 +51,7 @@ func start(t *testing.T, logPath, bin string, args ...string) *Process {
 		_ = p.cmd.Process.Kill()
 		<-p.exited
 		if t.Failed() {
-			t.Logf("output of %s:\n%s", filepath.Base(bin), p.Output())
+			t.Logf("output of %s:\n%s", filepath.Base(cmd.Path), p.Output())
 		}
 	})
 	return p
@@ -57,6 +66,15 @@ func (p *Process) Terminate(t *testing.T) {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatalf("cannot terminate %s: %v", p.cmd.Path, err)
 	}
+}
+
+// Kill sends SIGKILL and returns when the process has ended.
+func (p *Process) Kill(t *testing.T) {
+	t.Helper()
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatalf("cannot kill %s: %v", p.cmd.Path, err)
+	}
+	<-p.exited
 }
 
 // AwaitExit returns the exit code; an end by a signal and no end within the limit are errors.
