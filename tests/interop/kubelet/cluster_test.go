@@ -40,16 +40,30 @@ type release struct {
 	name string
 	// unregisters tells that the removal of a socket is enough; before 1.19 the plugin is asked its name once more.
 	unregisters bool
-	// retries tells that a failed registration is attempted again, with the same socket.
-	retries bool
+	// nodeGetInfoAttempts is how often one registration asks a driver that fails, with a second between the first two and twice
+	// as long each time; nodeGetInfoFailure is what the plugin is told in the end.
+	nodeGetInfoAttempts int
+	nodeGetInfoFailure  string
 	// encodes tells that :authority is the socket's path percent-encoded.
 	encodes bool
 }
 
+// nodeGetInfoReason is what a driver tells that fails.
+const nodeGetInfoReason = "no metadata service"
+
 var releases = []release{
-	{name: "v1.37", unregisters: true, retries: true, encodes: true},
-	{name: "v1.28", unregisters: true},
-	{name: "v1.17"},
+	{
+		name: "v1.37", unregisters: true, encodes: true,
+		nodeGetInfoAttempts: 1, nodeGetInfoFailure: "rpc error: code = Internal desc = " + nodeGetInfoReason,
+	},
+	{
+		name: "v1.28", unregisters: true,
+		nodeGetInfoAttempts: 1, nodeGetInfoFailure: "rpc error: code = Internal desc = " + nodeGetInfoReason,
+	},
+	{
+		name:                "v1.17",
+		nodeGetInfoAttempts: 5, nodeGetInfoFailure: "timed out waiting for the condition",
+	},
 }
 
 // everyRelease runs the scenario under each, side by side: most of the time is waiting.
@@ -97,7 +111,7 @@ func (c *cluster) await(t *testing.T, want protocol.KubeletEvent) protocol.Kubel
 	})
 }
 
-// awaitRegistered returns when the handler has taken the driver and the plugin is being told so.
+// awaitRegistered returns when the handler has taken the driver and the plugin was told so and has answered.
 func (c *cluster) awaitRegistered(t *testing.T) {
 	t.Helper()
 	c.awaitNotification(t, true)
@@ -111,7 +125,9 @@ func (c *cluster) awaitRefused(t *testing.T) string {
 
 func (c *cluster) awaitNotification(t *testing.T, registered bool) protocol.KubeletEvent {
 	t.Helper()
-	return c.await(t, protocol.KubeletEvent{Event: protocol.Notification, Registered: &registered})
+	notification := c.await(t, protocol.KubeletEvent{Event: protocol.Notification, Registered: &registered})
+	c.await(t, protocol.KubeletEvent{Event: protocol.NotificationAnswered})
+	return notification
 }
 
 // awaitUnregistered returns when the removal of the registration socket has had its effect, of which there is none before 1.19.

@@ -203,22 +203,20 @@ func TestDriverRestartReregistered(t *testing.T) {
 	})
 }
 
-// nodeGetInfoReason is what the driver's faults tell.
-const nodeGetInfoReason = "no metadata service"
-
-func failingNodeGetInfo(times int) map[string]protocol.Fault {
+// failingNodeGetInfo makes that many registrations fail.
+func (c *cluster) failingNodeGetInfo(registrations int) map[string]protocol.Fault {
 	return map[string]protocol.Fault{
-		"NodeGetInfo": {Times: times, Code: uint32(codes.Internal), Message: nodeGetInfoReason},
+		"NodeGetInfo": {Times: registrations * c.release.nodeGetInfoAttempts, Code: uint32(codes.Internal), Message: nodeGetInfoReason},
 	}
 }
 
 // The registrar exits with the kubelet's reason; the next one, as the pod's restart brings it, registers.
 func TestNodeGetInfoFailsThenWorks(t *testing.T) {
 	everyRelease(t, func(t *testing.T, c *cluster) {
-		c.startFakeDriver(t, failingNodeGetInfo(1))
+		c.startFakeDriver(t, c.failingNodeGetInfo(1))
 		registrar := c.StartRegistrar(t)
 		reason := c.awaitRefused(t)
-		wantText(t, reason, "plugin registration failed with err: rpc error: code = Internal desc = "+nodeGetInfoReason)
+		wantText(t, reason, "plugin registration failed with err: "+c.release.nodeGetInfoFailure)
 		c.wantExitWithReason(t, registrar, reason)
 		wantNoFile(t, c.RegistrationSocket)
 
@@ -233,10 +231,10 @@ func TestNodeGetInfoFailsThenWorks(t *testing.T) {
 func TestNodeGetInfoFailsThenWorksWithRetry(t *testing.T) {
 	everyRelease(t, func(t *testing.T, c *cluster) {
 		const refusals = 2
-		c.startFakeDriver(t, failingNodeGetInfo(refusals))
+		c.startFakeDriver(t, c.failingNodeGetInfo(refusals))
 		registrar := c.StartRegistrar(t, "--registration-failure-policy=retry")
 		for range refusals {
-			wantText(t, c.awaitRefused(t), nodeGetInfoReason)
+			wantText(t, c.awaitRefused(t), c.release.nodeGetInfoFailure)
 		}
 		c.awaitRegistered(t)
 		c.wantState(t, c.sockets(), fakeDriver)
@@ -282,7 +280,7 @@ func TestDuplicateRefused(t *testing.T) {
 		wantText(t, reason, "Another driver with the same name is already registered with a higher supported version")
 		c.wantExitWithReason(t, registrar, reason)
 		wantNoFile(t, c.RegistrationSocket)
-		c.await(t, protocol.KubeletEvent{Event: protocol.DesiredRemoved, Socket: c.RegistrationSocket})
+		c.settle(t)
 		c.wantState(t, []string{other}, fakeDriver)
 	})
 }

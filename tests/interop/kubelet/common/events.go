@@ -44,6 +44,8 @@ func (e *Events) Message(message interface{}) {
 	case *registerapi.RegistrationStatus:
 		registered := m.PluginRegistered
 		e.Write(protocol.KubeletEvent{Event: protocol.Notification, Registered: &registered, Error: m.Error})
+	case *registerapi.RegistrationStatusResponse:
+		e.Write(protocol.KubeletEvent{Event: protocol.NotificationAnswered})
 	case *csi.NodeGetInfoResponse:
 		e.Write(protocol.KubeletEvent{
 			Event: protocol.NodeInfo, NodeID: m.NodeId, MaxVolumes: m.MaxVolumesPerNode, Topology: m.GetAccessibleTopology().GetSegments(),

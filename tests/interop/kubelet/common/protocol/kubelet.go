@@ -81,6 +81,8 @@ const (
 	// Notification: NotifyRegistrationStatus is being sent over a live connection; that it did not arrive shows in an
 	// OperationFailed. Registered, Error.
 	Notification = "notification"
+	// NotificationAnswered: the plugin answered it without an error.
+	NotificationAnswered = "notification_answered"
 	// NodeWritten and CSINodeWritten: the API server took or refused a write. Verb, Error, and the object as it is then.
 	NodeWritten    = "node_written"
 	CSINodeWritten = "csi_node_written"
