@@ -40,6 +40,10 @@ type release struct {
 	name string
 	// unregisters tells that the removal of a socket is enough; before 1.19 the plugin is asked its name once more.
 	unregisters bool
+	// retries tells that a registration is attempted again when only the plugin's answer to its notification was wrong.
+	retries bool
+	// panicsWithoutNodeID tells that a driver without one makes the operation panic.
+	panicsWithoutNodeID bool
 	// nodeGetInfoAttempts is how often one registration asks a driver that fails, with a second between the first two and twice
 	// as long each time; nodeGetInfoFailure is what the plugin is told in the end.
 	nodeGetInfoAttempts int
@@ -53,7 +57,7 @@ const nodeGetInfoReason = "no metadata service"
 
 var releases = []release{
 	{
-		name: "v1.37", unregisters: true, encodes: true,
+		name: "v1.37", unregisters: true, encodes: true, retries: true,
 		nodeGetInfoAttempts: 1, nodeGetInfoFailure: "rpc error: code = Internal desc = " + nodeGetInfoReason,
 	},
 	{
@@ -61,7 +65,7 @@ var releases = []release{
 		nodeGetInfoAttempts: 1, nodeGetInfoFailure: "rpc error: code = Internal desc = " + nodeGetInfoReason,
 	},
 	{
-		name:                "v1.17",
+		name: "v1.17", panicsWithoutNodeID: true,
 		nodeGetInfoAttempts: 5, nodeGetInfoFailure: "timed out waiting for the condition",
 	},
 }

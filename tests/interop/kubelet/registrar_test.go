@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -266,13 +265,6 @@ func TestDuplicateRefused(t *testing.T) {
 		first := c.startFakePlugin(t, other, c.DriverSocket)
 		first.do(t, protocol.PluginCommand{Command: protocol.Configure, Settings: &fakeSettings})
 		first.do(t, protocol.PluginCommand{Command: protocol.Publish})
-		authority := other
-		if c.release.encodes {
-			authority = strings.ReplaceAll(other, "/", "%2F")
-		}
-		if got := first.awaitCall(t, "GetInfo").Authority; got != authority {
-			t.Errorf(":authority is %q, want %q", got, authority)
-		}
 		c.awaitRegistered(t)
 
 		registrar := c.StartRegistrar(t)
