@@ -17,6 +17,7 @@ use crate::manager::plugin_handler::{
 };
 use crate::manager::profile::Profile;
 use crate::proto::CSI_PLUGIN;
+use crate::uds::authority::Authority;
 
 fn refused(error: &str) -> Notification {
     Notification {
@@ -389,7 +390,11 @@ async fn g15_before_1_19_a_plugin_that_is_gone_stays_registered() {
 
 #[tokio::test(start_paused = true)]
 async fn g17_an_entry_that_cannot_be_stored_does_not_stop_the_registration() {
-    let (kubelet, handler) = Kubelet::recording(K136, CSI_PLUGIN);
+    let (mut kubelet, handler) = Kubelet::recording(K136, CSI_PLUGIN);
+    // No path, no `:authority` of it.
+    let reconciler = Arc::get_mut(&mut kubelet.reconciler).unwrap();
+    let generator = Arc::get_mut(&mut reconciler.generator).unwrap();
+    generator.authority = Authority::Localhost;
     // Only the empty path cannot be stored.
     let plugin = FakePlugin::csi();
     let service = plugin.clone();

@@ -1,6 +1,6 @@
 //! Rows W: what registration looks like on the wire, and its limits in time.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,12 +8,13 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::support::*;
 use crate::manager::event::What;
+use crate::manager::profile::Profile;
 use crate::proto::CSI_PLUGIN;
 use crate::uds::authority::Accepted;
 
@@ -143,6 +144,62 @@ async fn w03_messages_are_those_of_the_proto() {
         b"\0\0\0\0\x02\x08\x01",
         "field 1 is true, field 2 is absent"
     );
+}
+
+/// Passes a client's stream on, and keeps what the client says.
+fn tap(client: DuplexStream, heard: Arc<Mutex<Vec<u8>>>) -> DuplexStream {
+    let (server, near) = tokio::io::duplex(64 * 1024);
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_server, mut to_server) = tokio::io::split(near);
+    tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
+    tokio::spawn(async move {
+        let mut octets = Vec::new();
+        while from_client.read_buf(&mut octets).await.unwrap() > 0 {
+            heard.lock().unwrap().extend_from_slice(&octets);
+            to_server.write_all(&octets).await.unwrap();
+            octets.clear();
+        }
+    });
+    server
+}
+
+/// The `:authority` of each call of one registration by the kubelet of this minor version.
+async fn registration_authorities(minor: u16) -> Vec<Vec<u8>> {
+    let profile = Profile::from_minor(minor).unwrap();
+    let (mut kubelet, _) = Kubelet::recording(profile, CSI_PLUGIN);
+    let plugin = FakePlugin::csi();
+    let heard = Arc::<Mutex<Vec<u8>>>::default();
+    let heard_there = heard.clone();
+    kubelet.network.listen(SOCKET, move |stream| {
+        plugin.accept(tap(stream, heard_there.clone()));
+    });
+    kubelet.see(SOCKET);
+    kubelet.start();
+    kubelet.until_registered().await;
+    let heard = heard.lock().unwrap();
+    crate::uds::authority::heard(&heard)
+}
+
+#[tokio::test(start_paused = true)]
+async fn w04_since_1_29_registration_calls_carry_the_encoded_socket_path() {
+    for minor in [29, 37] {
+        assert_eq!(
+            registration_authorities(minor).await,
+            [b"%2Fregistry%2Fdriver-reg.sock"; 2],
+            "1.{minor}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn w05_up_to_1_28_registration_calls_carry_the_socket_path() {
+    for minor in [17, 28] {
+        assert_eq!(
+            registration_authorities(minor).await,
+            [SOCKET.as_bytes(); 2],
+            "1.{minor}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -31,6 +31,20 @@ pub use dialled::{Dialled, Disguise};
 pub use kubelet::Authority;
 pub use scanner::{Scanned, Scanner};
 
+/// The `:authority` of every request in what a client said, from the preface on.
+#[cfg(test)]
+pub(crate) fn heard(octets: &[u8]) -> Vec<Vec<u8>> {
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let octets = octets.strip_prefix(PREFACE).expect("a client begins so");
+    let (blocks, error) = oracle::header_blocks(octets);
+    assert_eq!(error, None);
+    let fields = blocks.into_iter().flatten();
+    fields
+        .filter(|(name, _)| name == b":authority")
+        .map(|(_, value)| value)
+        .collect()
+}
+
 /// Decides what becomes of an `:authority` on its way from the client to the server.
 pub trait Rule {
     /// What takes the place of `value`, whose string literal has `octets` octets in the header block; `None` leaves it.

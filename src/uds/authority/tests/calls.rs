@@ -19,9 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tonic::{Request, Response, Status};
 
-use super::super::oracle::header_blocks;
 use super::super::{Accepted, Authority};
-use super::PREFACE;
 use crate::proto::registration::registration_client::RegistrationClient;
 use crate::proto::registration::registration_server::{Registration, RegistrationServer};
 use crate::proto::registration::{
@@ -127,14 +125,7 @@ async fn call(path: &Path, authority: Authority, calls: usize) -> Result<(), Sta
 
 /// The `:authority` of every request in what a client said.
 fn authorities(heard: &Mutex<Vec<u8>>) -> Vec<Vec<u8>> {
-    let heard = heard.lock().unwrap();
-    let (blocks, error) = header_blocks(heard.strip_prefix(PREFACE).unwrap());
-    assert_eq!(error, None);
-    let fields = blocks.into_iter().flatten();
-    fields
-        .filter(|(name, _)| name == b":authority")
-        .map(|(_, value)| value)
-        .collect()
+    super::super::heard(&heard.lock().unwrap())
 }
 
 #[tokio::test]
