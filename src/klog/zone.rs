@@ -50,7 +50,7 @@ impl Zone {
     }
 
     /// What clocks in this zone show `seconds` and `nanos` after the epoch.
-    pub(super) fn date_time(&self, seconds: i64, nanos: u32) -> UtcDateTime {
+    pub(crate) fn date_time(&self, seconds: i64, nanos: u32) -> UtcDateTime {
         let offset = self
             .0
             .find_local_time_type(seconds)

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::csi::objects::{CsiNode, Node};
 use super::identity::Identity;
 use super::operation_executor::OperationKind;
+use super::path_text::lossy;
 use super::plugin_handler::Plugin;
 
 /// Events that a receiver may lag behind before it loses the oldest and is told so.
@@ -34,6 +35,7 @@ pub enum What {
     /// The watcher runs: from here on new sockets are seen.
     Watching {
         /// The registration directory.
+        #[serde(serialize_with = "lossy")]
         directory: PathBuf,
     },
     /// A part of the file system cannot be seen, or no longer.

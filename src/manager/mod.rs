@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod actual_state_of_world;
+pub mod cli;
 pub mod connector;
 pub mod csi;
 mod desired_state_of_world;
@@ -19,6 +20,7 @@ mod identity;
 mod metrics;
 mod operation_executor;
 mod operation_generator;
+mod path_text;
 pub mod plugin_handler;
 mod plugin_manager;
 mod plugin_watcher;

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
+use super::path_text::lossy;
 use super::{BoxFuture, lock};
 
 #[cfg(any(test, feature = "testing"))]
@@ -21,6 +22,7 @@ pub use recording::{RecordedCall, RecordingHandler};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Plugin {
     /// Its registration socket.
+    #[serde(serialize_with = "lossy")]
     pub socket_path: PathBuf,
     /// `type`.
     pub plugin_type: String,

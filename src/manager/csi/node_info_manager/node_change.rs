@@ -2,11 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::manager::csi::objects::Node;
+use crate::manager::csi::objects::{NODE_ID_ANNOTATION, Node};
 use crate::manager::go_text::quote;
-
-/// Where the Node keeps the drivers' names for it, a JSON object (`annotationKeyNodeID`).
-pub(super) const NODE_ID_ANNOTATION: &str = "csi.volume.kubernetes.io/nodeid";
 
 /// Prefix of the resource that held a driver's volume limit before there were CSINodes (`CSIAttachLimitPrefix`).
 const ATTACH_LIMIT_PREFIX: &str = "attachable-volumes-csi-";

@@ -6,10 +6,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::csi_node_change::{MIGRATED_PLUGINS_ANNOTATION, set_migrated_plugins};
-use super::node_change::NODE_ID_ANNOTATION;
 use super::*;
 use crate::manager::csi::node_store::CSI_NODES;
-use crate::manager::csi::objects::CsiNodeDriver;
+use crate::manager::csi::objects::{CsiNodeDriver, NODE_ID_ANNOTATION};
 use crate::manager::tests::support::*;
 
 const DRIVER1: &str = "com.example.csi.driver1";

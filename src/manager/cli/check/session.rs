@@ -1,0 +1,326 @@
+//! One check under way: a kubelet on a fresh directory, a registrar, and what they did.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::time::{Instant, sleep_until};
+
+use super::follower::{End, Follower};
+use super::process::Process;
+use super::report::{Identity, Report};
+use super::step::{Outcome, Record, Step};
+use super::{REGISTRATION_DIR, api_server, shown, warnings};
+use crate::manager::cli::Error;
+use crate::manager::cli::node::{AuthorityName, Cluster, Kubelet, NodeArguments, Settings};
+use crate::manager::cli::terminal::Progress;
+use crate::manager::event::Event;
+
+/// How long the kubelet may take to see what a registrar did just before its end.
+const EXIT_GRACE: Duration = Duration::from_secs(1);
+
+/// Between two looks at the progress line.
+pub(super) const TICK: Duration = Duration::from_secs(1);
+
+/// What is to be checked.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// The registrar, its arguments filled in.
+    pub(super) command: Vec<OsString>,
+    /// Whether one of them is the registration directory.
+    pub(super) is_told_the_directory: bool,
+    pub(super) registry: PathBuf,
+    /// For the registration, and again for the stop.
+    pub(super) timeout: Duration,
+}
+
+/// A check and all that it has seen.
+pub(super) struct Session {
+    pub(super) plan: Plan,
+    identity: Identity,
+    pub(super) cluster: Cluster,
+    kubelet: Kubelet,
+    pub(super) events: broadcast::Receiver<Event>,
+    pub(super) start: Instant,
+    pub(super) process: Option<Process>,
+    pub(super) follower: Follower,
+    pub(super) records: Vec<Record>,
+    pub(super) warnings: Vec<String>,
+    objects: Vec<Value>,
+    pub(super) progress: Progress,
+}
+
+/// Why the registration is not waited for any longer.
+enum Cause {
+    Exited(String),
+    TimedOut,
+}
+
+impl Session {
+    /// Starts the kubelet, and then the registrar.
+    pub(super) async fn start(
+        arguments: &NodeArguments,
+        authority: Option<AuthorityName>,
+        plan: Plan,
+    ) -> Result<Self, Error> {
+        let cluster = Cluster::new(arguments);
+        let mut events = cluster.subscribe();
+        let settings = Settings {
+            registration_dir: &plan.registry,
+            authority,
+            observe: false,
+        };
+        let mut kubelet = cluster.kubelet(settings).await?;
+        kubelet.watches(&mut events).await?;
+        let start = Instant::now();
+        let mut session = Self {
+            identity: Identity::new(arguments, &plan.command),
+            cluster,
+            kubelet,
+            events,
+            start,
+            process: None,
+            follower: Follower::new(start),
+            records: Vec::new(),
+            warnings: Vec::new(),
+            objects: Vec::new(),
+            progress: Progress::stderr(),
+            plan,
+        };
+        match Process::start(&session.plan.command) {
+            Ok(process) => {
+                let id = process.id().unwrap_or_default();
+                session.record(Step::Start, Outcome::Passed, start, format!("process {id}"));
+                session.process = Some(process);
+            }
+            Err(error) => {
+                let program = session.plan.command.first().map(PathBuf::from);
+                let program = program.unwrap_or_default();
+                let text = format!(
+                    "cannot start {}: {error}{}",
+                    program.display(),
+                    hint(&error)
+                );
+                session.record(Step::Start, Outcome::Failed, start, text);
+            }
+        }
+        Ok(session)
+    }
+
+    /// A step that ends now; it took the time since `since`.
+    pub(super) fn record(&mut self, step: Step, outcome: Outcome, since: Instant, detail: String) {
+        let now = Instant::now();
+        self.records.push(Record {
+            step,
+            outcome,
+            at: now - self.start,
+            took: now - since,
+            detail,
+        });
+    }
+
+    pub(super) fn has_record(&self, step: Step) -> bool {
+        self.records.iter().any(|record| record.step == step)
+    }
+
+    /// Follows the registration to its end.
+    pub(super) async fn register(&mut self) {
+        if self.process.is_none() {
+            return;
+        }
+        let cause = self.until_concluded().await;
+        self.progress.clear();
+        if let Some(cause) = cause {
+            self.give_up(&cause);
+        }
+        if let Some(attempt) = self.follower.attempt() {
+            self.records.extend(attempt.records.iter().cloned());
+            self.warnings
+                .extend(warnings::of_registration(attempt, &self.plan.registry));
+        }
+        self.warnings
+            .extend(warnings::of_others(&self.follower.others()));
+        self.objects = self.cluster.values();
+        self.ask_api_server();
+    }
+
+    /// None, where the kubelet has said yes or no.
+    async fn until_concluded(&mut self) -> Option<Cause> {
+        let mut deadline = self.start + self.plan.timeout;
+        let mut exited = None;
+        let mut ticks = tokio::time::interval(TICK);
+        while self.follower.end().is_none() {
+            let running = async {
+                match &mut self.process {
+                    Some(process) if exited.is_none() => process.exited().await,
+                    _ => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                event = self.events.recv() => match event {
+                    Ok(event) => self.follower.on(&event),
+                    Err(RecvError::Lagged(count)) => self.warnings.push(lost(count)),
+                    Err(RecvError::Closed) => return Some(Cause::TimedOut),
+                },
+                status = running => {
+                    exited = Some(ended(status));
+                    deadline = deadline.min(Instant::now() + EXIT_GRACE);
+                }
+                () = sleep_until(deadline) => {
+                    return Some(exited.map_or(Cause::TimedOut, Cause::Exited));
+                }
+                _ = ticks.tick() => {
+                    let step = self.follower.waits_for().name();
+                    let seconds = self.start.elapsed().as_secs();
+                    let limit = shown(self.plan.timeout);
+                    self.progress.show(&format!("waiting for {step}: {seconds} s of {limit}"));
+                }
+            }
+        }
+        None
+    }
+
+    /// Records why there was no end, unless a failed try says it.
+    fn give_up(&mut self, cause: &Cause) {
+        let limit = shown(self.plan.timeout);
+        let step = self.follower.waits_for();
+        let attempt = self.follower.attempt();
+        if attempt.is_some_and(|attempt| attempt.has_failed()) {
+            return;
+        }
+        let since = self.start;
+        let detail = match (step, cause) {
+            (Step::Socket, Cause::Exited(how)) => {
+                format!(
+                    "the registrar {how} before a registration socket appeared{}",
+                    self.clue()
+                )
+            }
+            (Step::Socket, Cause::TimedOut) => {
+                format!(
+                    "no registration socket appeared within {limit}{}",
+                    self.clue()
+                )
+            }
+            (Step::NodeGetInfo, Cause::TimedOut) => format!(
+                "the driver has not answered NodeGetInfo within {limit}; a kubelet waits for 2 minutes, and fails then"
+            ),
+            (_, Cause::Exited(how)) => format!("the registrar {how} before that"),
+            (_, Cause::TimedOut) => format!("not within {limit}"),
+        };
+        self.record(step, Outcome::Failed, since, detail);
+    }
+
+    /// What in the directory, or in the command, may explain that there is no socket.
+    fn clue(&self) -> String {
+        let ignored = ignored_files(&self.plan.registry);
+        if !ignored.is_empty() {
+            return format!("; a kubelet ignores what is there: {}", ignored.join(", "));
+        }
+        if !self.plan.is_told_the_directory {
+            return format!("; none of its arguments contains {REGISTRATION_DIR}");
+        }
+        String::new()
+    }
+
+    fn ask_api_server(&mut self) {
+        let plugin = self
+            .follower
+            .attempt()
+            .and_then(|attempt| attempt.plugin.clone());
+        let (node, csi_node) = self.cluster.objects();
+        let (Some(plugin), Some(csi_node)) = (plugin, csi_node) else {
+            return;
+        };
+        if !self.has_record(Step::CsiNode) {
+            return;
+        }
+        let objections = api_server::objections(&plugin.name, &node, &csi_node);
+        let now = Instant::now();
+        if objections.is_empty() {
+            let text = "takes both objects".to_owned();
+            self.record(Step::ApiServer, Outcome::Passed, now, text);
+        } else {
+            self.record(Step::ApiServer, Outcome::Failed, now, objections.join("; "));
+            self.warnings.extend(objections);
+        }
+    }
+
+    pub(super) fn is_registered(&self) -> bool {
+        self.follower.end() == Some(End::Registered)
+    }
+
+    /// Ends everything, and says how it went.
+    pub(super) async fn report(mut self) -> Result<Report, Error> {
+        self.progress.clear();
+        let log = self.process.as_ref().map(Process::log);
+        drop(self.process.take());
+        self.kubelet.stop().await?;
+        self.warnings.extend(warnings::of_stop(&self.records));
+        Ok(Report::new(
+            self.identity,
+            self.records,
+            self.warnings,
+            self.objects,
+            log.unwrap_or_default(),
+        ))
+    }
+}
+
+pub(super) fn lost(count: u64) -> String {
+    format!("{count} events came faster than they could be followed, and are missing here")
+}
+
+/// How a process ended, after "the registrar".
+pub(super) fn ended(status: io::Result<ExitStatus>) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match status {
+        Ok(status) => match (status.code(), status.signal()) {
+            (Some(code), _) => format!("exited with code {code}"),
+            (None, Some(signal)) => format!("was ended by signal {signal}"),
+            (None, None) => "ended".to_owned(),
+        },
+        Err(error) => format!("was lost: {error}"),
+    }
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "; it is no executable file, or may not be reached",
+        io::ErrorKind::NotFound => "; write its path, or the name of a command in PATH",
+        _ if error.raw_os_error() == Some(nix::errno::Errno::ENOEXEC as i32) => {
+            "; it is no program of this machine, and no script that begins with #!"
+        }
+        _ => "",
+    }
+}
+
+/// Files that a kubelet does not look at, with the reason.
+fn ignored_files(registry: &Path) -> Vec<String> {
+    let entries = fs::read_dir(registry).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let what = match fs::metadata(entry.path()) {
+                Ok(metadata) if metadata.is_dir() => return None,
+                Ok(metadata) if metadata.file_type().is_socket() => {
+                    if !name.starts_with('.') {
+                        return None;
+                    }
+                    "a socket, but hidden by its dot"
+                }
+                Ok(metadata) if metadata.is_file() => "a plain file, no socket",
+                Ok(_) => "no socket",
+                Err(_) => "a link that leads nowhere",
+            };
+            Some(format!("{name} is {what}"))
+        })
+        .collect()
+}

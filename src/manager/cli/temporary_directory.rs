@@ -1,0 +1,37 @@
+//! A directory for one run of a command: private, with a name short enough for sockets, and gone afterwards.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::Error;
+
+/// Removed with all that is in it when it is dropped.
+#[derive(Debug)]
+pub(super) struct TemporaryDirectory(PathBuf);
+
+impl TemporaryDirectory {
+    /// In `TMPDIR`, or in `/tmp`. Its path has no symlinks: it is compared with paths from other processes.
+    pub(super) fn new() -> Result<Self, Error> {
+        let parent = std::env::temp_dir();
+        let error = |source| Error::TemporaryDirectory {
+            path: parent.clone(),
+            source,
+        };
+        let real = fs::canonicalize(&parent).map_err(error)?;
+        nix::unistd::mkdtemp(&real.join("kubelet-XXXXXX"))
+            .map(Self)
+            .map_err(|errno| error(io::Error::from(errno)))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TemporaryDirectory {
+    fn drop(&mut self) {
+        // What cannot be removed is the system's to clean up, as anything in there.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
