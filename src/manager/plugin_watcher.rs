@@ -148,8 +148,14 @@ impl PluginWatcher {
             }
         } else if let Some(path) = self.path(&event.wd, event.name) {
             if mask.intersects(EventMask::CREATE | EventMask::MOVED_TO) {
-                if let Err(error) = self.created(&path) {
-                    self.failed(&error);
+                match self.created(&path) {
+                    Ok(()) => {}
+                    // A registrar that binds under a dot name and renames was quicker than we. The kubelet logs it, too,
+                    // but nothing was missed.
+                    Err(err) if is_hidden(&path) => {
+                        tracing::error!(%err, "Error handling create event")
+                    }
+                    Err(error) => self.failed(&error),
                 }
             } else if mask.contains(EventMask::DELETE) {
                 self.deleted(&path);

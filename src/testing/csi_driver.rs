@@ -24,6 +24,7 @@ use crate::proto::csi::{
     GetPluginInfoRequest, GetPluginInfoResponse, NodeGetInfoRequest, NodeGetInfoResponse,
     ProbeRequest, ProbeResponse, Topology,
 };
+use crate::uds::authority::Accepted;
 
 /// Connections at once.
 const MAX_CONNECTIONS: usize = 64;
@@ -283,6 +284,8 @@ async fn serve_connection(stream: UnixStream, session: Session, answers: Answers
             response
         }
     });
+    // Kubelets before 1.26 send the socket's path as `:authority` here, too, and drivers in Go take it.
+    let stream = Accepted::new(stream);
     let _ = http2::Builder::new(TokioExecutor::new())
         .serve_connection(TokioIo::new(stream), service)
         .await;

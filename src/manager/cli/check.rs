@@ -125,6 +125,7 @@ pub(super) async fn run(arguments: Arguments, mut signals: Signals) -> Result<Ex
     let plan = Plan {
         command: places.fill(&arguments.registrar, has_driver)?,
         is_told_the_directory: mentions(&arguments.registrar, REGISTRATION_DIR),
+        given: arguments.registrar.clone(),
         registry: places.registry.clone(),
         timeout,
     };

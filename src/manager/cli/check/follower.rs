@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::step::{Outcome, Record, Step};
 use crate::manager::OperationKind::Register;
 use crate::manager::cli::event_text;
+use crate::manager::csi::objects::{CsiNodeDriver, NODE_ID_ANNOTATION, Node};
 use crate::manager::event::{Event, What};
 use crate::manager::plugin_handler::Plugin;
 
@@ -238,27 +239,28 @@ impl Follower {
 
     /// Writes of Node and CSINode name no socket: they are those of the plugin that is with its handler.
     fn written(&mut self, what: &What, at: Instant) {
-        let (step, detail) = match what {
-            What::NodeWritten { node } => (
-                Step::Node,
-                format!(
-                    "{} annotations and {} labels",
-                    node.metadata.annotations.len(),
-                    node.metadata.labels.len()
-                ),
-            ),
-            What::CsiNodeWritten { csi_node } if !csi_node.spec.drivers.is_empty() => {
-                (Step::CsiNode, event_text::describe(what))
-            }
-            _ => return,
-        };
         let mut attempts = self.attempts.values_mut();
         let with_handler = attempts.find(|attempt| {
             attempt.is_under_way && attempt.outcome(Step::NodeGetInfo) == Some(Outcome::Passed)
         });
-        if let Some(attempt) = with_handler {
-            attempt.record(step, Outcome::Passed, at, self.start, detail);
-        }
+        let Some(attempt) = with_handler else {
+            return;
+        };
+        let (step, detail) = match what {
+            What::NodeWritten { node } => (Step::Node, node_text(node)),
+            What::CsiNodeWritten { csi_node } => {
+                let name = attempt.plugin.as_ref().map(|plugin| &plugin.name);
+                let mut entries = csi_node.spec.drivers.iter();
+                let entry = entries.find(|entry| Some(&entry.name) == name);
+                // A CSINode is created without drivers.
+                let Some(entry) = entry else {
+                    return;
+                };
+                (Step::CsiNode, entry_text(entry))
+            }
+            _ => return,
+        };
+        attempt.record(step, Outcome::Passed, at, self.start, detail);
     }
 
     /// The attempt that matters: the one that is registered, else refused, else the one that came furthest.
@@ -292,6 +294,36 @@ impl Follower {
             .filter(|socket| Some(*socket) != followed)
             .collect()
     }
+}
+
+fn node_text(node: &Node) -> String {
+    let ids = node.metadata.annotations.get(NODE_ID_ANNOTATION);
+    let labels = node.metadata.labels.iter();
+    let labels: Vec<_> = labels
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    format!(
+        "annotation {NODE_ID_ANNOTATION}: {}; labels: {}",
+        ids.map_or("none", String::as_str),
+        if labels.is_empty() {
+            "none".to_owned()
+        } else {
+            labels.join(" ")
+        }
+    )
+}
+
+fn entry_text(entry: &CsiNodeDriver) -> String {
+    let limit = match entry.allocatable {
+        Some(allocatable) => format!("at most {} volumes", allocatable.count),
+        None => "no volume limit".to_owned(),
+    };
+    format!(
+        "entry {}: nodeID {}, topologyKeys [{}], {limit}",
+        entry.name,
+        entry.node_id,
+        entry.topology_keys.join(", ")
+    )
 }
 
 /// Whether the manager's events tell of a step.

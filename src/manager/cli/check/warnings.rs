@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::follower::Attempt;
+use super::follower::{Attempt, End};
 use super::step::{Outcome, Record, Step};
 use crate::manager::plugin_handler::Plugin;
 use crate::uds::socket_file::MAX_SOCKET_PATH;
@@ -28,7 +28,7 @@ pub(super) fn of_registration(attempt: &Attempt, registry: &Path) -> Vec<String>
     let mut warnings = Vec::new();
     let records = &attempt.records;
     warnings.extend(slow(records));
-    if let Some((count, error)) = &attempt.retries {
+    if let (Some(End::Registered), Some((count, error))) = (attempt.end, &attempt.retries) {
         warnings.push(format!(
             "{count} attempts failed before, which kubelets repeat with growing delays; the last: {error}"
         ));

@@ -1,6 +1,6 @@
 //! For people.
 
-use super::{Outcome, Report};
+use super::{Outcome, Report, Step};
 use crate::manager::cli::terminal::{Style, Tone, printable};
 use crate::manager::csi::yaml;
 
@@ -41,7 +41,8 @@ impl Report {
         if !self.warnings.is_empty() {
             lines.push(String::new());
         }
-        if self.steps[0].outcome == Outcome::Passed {
+        let mut steps = self.steps.iter();
+        if steps.any(|it| it.step == Step::Node && it.outcome == Outcome::Passed) {
             lines.push(style.paint(Tone::Heading, "Objects when the registration ended"));
             lines.push(yaml::documents(&self.objects));
         }
