@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -75,8 +76,8 @@ impl Session {
 /// Accepts until `stop` resolves, at most `limit` connections at once; then closes the listener and gives the connections
 /// in flight up to `drain` to end.
 ///
-/// At the limit the oldest connection that never completed a request is closed, else the oldest of all. So whoever opens
-/// connections and says nothing cannot keep a kubelet out.
+/// At the limit, and where descriptors run out, the oldest connection that never completed a request is closed, else the
+/// oldest of all. So whoever opens connections and says nothing cannot keep a kubelet out.
 pub async fn serve<L, F, C>(
     listener: L,
     limit: usize,
@@ -108,6 +109,9 @@ pub async fn serve<L, F, C>(
                     if !std::mem::replace(&mut failing, true) {
                         tracing::warn!(err = %error, "Cannot accept connections, trying again");
                     }
+                    if is_out_of_descriptors(&error) {
+                        open.make_room();
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -120,6 +124,14 @@ pub async fn serve<L, F, C>(
     drop(listener);
     drop(stop_sender);
     let _ = tokio::time::timeout(drain, open.finish()).await;
+}
+
+/// Whether the process or the system has no file descriptor left.
+pub fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error().map(Errno::from_raw),
+        Some(Errno::EMFILE | Errno::ENFILE)
+    )
 }
 
 struct Open {
@@ -159,16 +171,21 @@ impl Open {
         connection: impl Future<Output = ()> + Send + 'static,
     ) {
         if self.entries.len() >= self.limit {
-            let silent = self
-                .entries
-                .iter()
-                .position(|(_, completed)| !completed.load(Ordering::Relaxed));
-            if let Some((task, _)) = self.entries.remove(silent.unwrap_or(0)) {
-                task.abort();
-            }
+            self.make_room();
         }
         let task = self.tasks.spawn(connection);
         self.entries.push_back((task, completed));
+    }
+
+    /// Closes the oldest connection that never completed a request, else the oldest of all.
+    fn make_room(&mut self) {
+        let silent = self
+            .entries
+            .iter()
+            .position(|(_, completed)| !completed.load(Ordering::Relaxed));
+        if let Some((task, _)) = self.entries.remove(silent.unwrap_or(0)) {
+            task.abort();
+        }
     }
 
     async fn finish(&mut self) {
@@ -290,6 +307,47 @@ mod tests {
         })
         .await;
         assert_eq!(held.open(), [false, false]);
+    }
+
+    /// Has one connection to give, then no descriptor.
+    struct UsedUp(UnixListener, AtomicBool);
+
+    impl Listener for UsedUp {
+        type Stream = UnixStream;
+
+        fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<UnixStream>> {
+            if self.1.load(Ordering::Relaxed) {
+                let error = io::Error::from_raw_os_error(Errno::EMFILE as i32);
+                return Poll::Ready(Err(error));
+            }
+            let accepted = Listener::poll_accept(&self.0, cx);
+            self.1.store(accepted.is_ready(), Ordering::Relaxed);
+            accepted
+        }
+    }
+
+    #[tokio::test]
+    async fn where_descriptors_run_out_a_silent_connection_makes_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let listener = UsedUp(UnixListener::bind(&path).unwrap(), AtomicBool::new(false));
+        let held = Held::default();
+        let holder = held.clone();
+        let server = serve(
+            listener,
+            8,
+            std::future::pending(),
+            Duration::ZERO,
+            move |stream, session| holder.hold(stream, session),
+        );
+        let testing = async {
+            let _client = UnixStream::connect(&path).await.unwrap();
+            held.until(&[false]).await;
+        };
+        tokio::select! {
+            () = server => {}
+            () = testing => {}
+        }
     }
 
     struct Failing(Arc<Mutex<u32>>);

@@ -132,7 +132,8 @@ impl Driver {
             let pausing = async {
                 tokio::select! {
                     () = sleep(pause) => false,
-                    Ok(()) = changes.changed() => true,
+                    // Not for any change: others in that directory, or a poll in place of events, are no reason to hurry.
+                    () = self.replaced(socket, &mut changes) => true,
                 }
             };
             if wait.during(pausing).await? {

@@ -71,6 +71,16 @@ impl<O> fmt::Debug for Subscriber<O> {
     }
 }
 
+/// Whether the event is this package's own. What libraries have to say about a peer that misbehaves comes as often as the
+/// peer likes.
+fn is_own(metadata: &Metadata<'_>) -> bool {
+    let (package, _) = module_path!().split_once("::").unwrap_or_default();
+    metadata
+        .target()
+        .strip_prefix(package)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+}
+
 /// `None` for what is never shown: see the room's documentation.
 fn severity(metadata: &Metadata<'_>) -> Option<Severity> {
     Some(match (*metadata.level(), metadata.name()) {
@@ -108,6 +118,7 @@ impl<O: Output> tracing::Subscriber for Subscriber<O> {
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.is_event()
+            && is_own(metadata)
             && match severity(metadata) {
                 Some(Severity::Info(level)) => {
                     self.settings.verbosity.shows(level, metadata.file())

@@ -1,5 +1,6 @@
 //! The registration socket's life: published, served, looked after, withdrawn.
 
+use std::io;
 use std::path::Path;
 
 use tokio::sync::oneshot;
@@ -62,23 +63,15 @@ impl Publication {
         self.file.occupant()
     }
 
-    /// Unlinks the socket if it is still ours, and lets calls in flight end: the handle ends with them.
-    pub fn withdraw(self) -> JoinHandle<()> {
-        match self.file.withdraw() {
-            Ok(true) => {
-                tracing::info!(socketPath = %self.path().display(), "Registration socket removed");
-            }
-            Ok(false) => {}
-            Err(error) => tracing::error!(
-                socketPath = %self.path().display(),
-                err = %error,
-                "Cannot remove the registration socket; remove it by hand, or the kubelet keeps dialling it"
-            ),
+    /// Unlinks the socket if it is still ours.
+    pub fn remove(&self) -> io::Result<()> {
+        if self.file.withdraw()? {
+            tracing::info!(socketPath = %self.path().display(), "Registration socket removed");
         }
-        self.retire()
+        Ok(())
     }
 
-    /// Lets calls in flight end; the path belongs to somebody else.
+    /// Lets calls in flight end: the handle ends with them. The path is somebody else's, or has been cleared.
     pub fn retire(self) -> JoinHandle<()> {
         // Only after the unlink: a closed socket's inode number may be given to a stranger's file.
         drop(self.stop);

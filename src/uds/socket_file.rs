@@ -94,6 +94,17 @@ pub enum PublishError {
     },
 }
 
+impl PublishError {
+    /// Whether the system has nothing left to give at the moment: descriptors or memory. That passes.
+    pub fn is_exhaustion(&self) -> bool {
+        let Self::Io { source, .. } = self else {
+            return false;
+        };
+        crate::connections::is_out_of_descriptors(source)
+            || source.raw_os_error() == Some(nix::errno::Errno::ENOMEM as i32)
+    }
+}
+
 fn hint(error: &io::Error) -> &'static str {
     match error.raw_os_error().map(nix::errno::Errno::from_raw) {
         Some(nix::errno::Errno::EROFS) => {

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use csi_node_driver_registrar::testing::csi_driver::Behaviour;
+use csi_node_driver_registrar::testing::csi_driver::{Behaviour, Fault};
 use nix::sys::signal::Signal;
+use tonic::Code;
 
 use crate::abuse::{Target, attack, idle};
 use crate::field::{
@@ -87,6 +88,9 @@ pub async fn memory_under_abuse_of_the_registration_socket() {
     attack(attackers).await;
     assert_memory_is_bounded(target.usage);
     target.is_well().await;
+    // Nor does the log grow as the attacker likes.
+    let lines = target.registrar.log().lines().len();
+    assert!(lines < 50, "{lines} lines in the log");
     target.registrar.stop().await;
 }
 
@@ -483,6 +487,35 @@ pub async fn storm_of_get_info_from_64_connections() {
     assert_memory_is_bounded(target.usage);
     target.is_well().await;
     target.registrar.stop().await;
+}
+
+pub async fn failing_driver_is_not_hammered() {
+    let node = Node::new();
+    let mut behaviour = Behaviour::named(DRIVER);
+    behaviour.plugin_info = Fault::Fails {
+        code: Code::Unavailable,
+        message: "starting".to_owned(),
+        times: 1000,
+    };
+    let driver = node.driver_with(behaviour);
+    // Without inotify it looks at the directories every second, and others are busy in the driver's.
+    let shell = "exec unshare --user --map-root-user sh -c \
+                 'echo 0 > /proc/sys/user/max_inotify_instances && exec \"$@\"' sh \"$@\"";
+    let polling = registrar_through(&node, shell, &[]);
+    let watching = node.registrar(NOTHING);
+    let file = node.csi_socket().with_file_name("file");
+    let storm = Storm::of(move |_| {
+        fs::write(&file, "").unwrap();
+        fs::remove_file(&file).unwrap();
+        std::thread::sleep(Duration::from_millis(10));
+    });
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    drop(storm);
+    // Each after 0.1 s, then twice that, and so on: seven times in 8 s.
+    let calls = driver.calls().borrow().plugin_info;
+    assert!(calls <= 2 * 8, "{calls} calls in 8 s");
+    polling.stop().await;
+    watching.stop().await;
 }
 
 pub async fn refused_while_the_directory_is_full() {

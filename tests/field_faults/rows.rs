@@ -245,6 +245,11 @@ fn ours() -> Vec<Row> {
             "storm of GetInfo from 64 connections"
         ),
         row!(
+            beyond::failing_driver_is_not_hammered,
+            Waits(30),
+            "failing driver is not hammered"
+        ),
+        row!(
             beyond::refused_while_the_directory_is_full,
             Works,
             "refused, and the directory is full at the retry"

@@ -72,6 +72,18 @@ fn a_json_line() {
 }
 
 #[test]
+fn what_libraries_say_is_not_logged() {
+    let log = || {
+        tracing::error!(target: "h2::proto::streams::recv", "a peer misbehaves");
+        tracing::error!(target: "csi_node_driver_registrar_not", "a stranger");
+        tracing::error!(target: "csi_node_driver_registrar", "the program");
+    };
+    let lines = lines(Format::Text, 5, log);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("the program"));
+}
+
+#[test]
 fn severities() {
     let log = || {
         tracing::error!("e");
