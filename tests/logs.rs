@@ -28,6 +28,8 @@ async fn life(format: &str) -> String {
         "--http-endpoint=127.0.0.1:0",
         format,
         "--mode=\"quoted\"\tü\u{7f}",
+        // Its Probe is asked beside GetPluginInfo, and either may answer first.
+        "--wait-for-ready=false",
     ]);
     let address = registrar.http_address().await;
     let socket = node.published_as(DRIVER).await;
@@ -253,12 +255,12 @@ async fn one_file_can_be_made_to_tell_more() {
     let node = Node::new();
     let _driver = node.driver();
     for (modules, driver, service) in [
-        (&["--vmodule=driver=5"][..], true, false),
+        (&["--vmodule=client=5"][..], true, false),
         (&["--vmodule=service=4"], false, true),
         // Each one given counts.
-        (&["--vmodule=driver=5", "-vmodule", "service=4"], true, true),
-        (&["--vmodule=dri*=5,ser?ice=4"], true, true),
-        (&["--vmodule=driver=0,service=1"], false, false),
+        (&["--vmodule=client=5", "-vmodule", "service=4"], true, true),
+        (&["--vmodule=cli*=5,ser?ice=4"], true, true),
+        (&["--vmodule=client=0,service=1"], false, false),
         (&["--vmodule=other=5"], false, false),
         (&["--vmodule="], false, false),
     ] {
