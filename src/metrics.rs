@@ -13,6 +13,7 @@ use prometheus::{
 use tonic::Code;
 
 use crate::http::Answer;
+use crate::proto::code_name;
 
 /// Upper bounds of the call durations in seconds, as every CSI sidecar has them (`csi-lib-utils/metrics`).
 const CALL_BUCKETS: [f64; 13] = [
@@ -77,7 +78,7 @@ impl Metrics {
     /// Takes note of a call to the driver. `method` is the full method, `/csi.v1.Identity/Probe`.
     pub fn called(&self, method: &str, code: Code, duration: Duration) {
         self.calls
-            .with_label_values(&[lock(&self.driver).as_str(), method, go_name(code)])
+            .with_label_values(&[lock(&self.driver).as_str(), method, code_name(code)])
             .observe(duration.as_secs_f64());
     }
 
@@ -105,29 +106,6 @@ fn add<M: Collector + Clone + 'static>(registry: &Registry, metric: prometheus::
     let added = registry.register(Box::new(metric.clone()));
     added.expect("each room adds its own names once");
     metric
-}
-
-/// What Go's `codes.Code.String` says, as dashboards of the Go sidecars have it.
-fn go_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
-    }
 }
 
 /// The process itself, read when somebody asks.

@@ -7,6 +7,8 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Response, Status};
 
+use crate::proto::code_name;
+
 /// A failed call. Shown as `rpc error: code = Unavailable desc = ...` (grpc-go, `status.Error`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RpcError {
@@ -42,7 +44,7 @@ impl fmt::Display for RpcError {
         write!(
             f,
             "rpc error: code = {} desc = {}",
-            go_name(self.code),
+            code_name(self.code),
             self.message
         )
     }
@@ -75,29 +77,6 @@ fn broke_connection(status: &Status) -> bool {
         cause = error.source();
     }
     false
-}
-
-/// `codes.Code.String` of grpc-go.
-fn go_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
-    }
 }
 
 /// Awaits `call`, at most for `limit`, and not after `stop`.
