@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::csi::objects::{CsiNode, Node};
 use super::identity::Identity;
+use super::json;
 use super::operation_executor::OperationKind;
-use super::path_text::lossy;
 use super::plugin_handler::Plugin;
 
 /// Events that a receiver may lag behind before it loses the oldest and is told so.
@@ -35,7 +35,7 @@ pub enum What {
     /// The watcher runs: from here on new sockets are seen.
     Watching {
         /// The registration directory.
-        #[serde(serialize_with = "lossy")]
+        #[serde(serialize_with = "json::path")]
         directory: PathBuf,
     },
     /// A part of the file system cannot be seen, or no longer.
@@ -129,6 +129,7 @@ pub enum What {
         /// Why.
         error: String,
         /// No operation on this socket before this time has passed.
+        #[serde(rename = "backoff_seconds", serialize_with = "json::seconds")]
         backoff: Duration,
     },
 }

@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::path_text::lossy;
-use super::{BoxFuture, lock};
+use super::{BoxFuture, json, lock};
 
 #[cfg(any(test, feature = "testing"))]
 mod recording;
@@ -22,7 +21,7 @@ pub use recording::{RecordedCall, RecordingHandler};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Plugin {
     /// Its registration socket.
-    #[serde(serialize_with = "lossy")]
+    #[serde(serialize_with = "json::path")]
     pub socket_path: PathBuf,
     /// `type`.
     pub plugin_type: String,

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use super::actual_state_of_world::ActualStateOfWorld;
 use super::desired_state_of_world::DesiredStateOfWorld;
 use super::identity::Identity;
+use super::json;
 use super::operation_executor::{OperationExecutor, OperationKind};
-use super::path_text::lossy;
 use super::plugin_handler::PluginHandlers;
 
 /// Both caches, the handlers and the operations. Durations are seconds.
@@ -25,7 +25,7 @@ pub struct State {
 
 #[derive(Debug, Serialize)]
 struct Desired {
-    #[serde(serialize_with = "lossy")]
+    #[serde(serialize_with = "json::path")]
     socket_path: PathBuf,
     identity: Identity,
     /// Seconds since 1970.
@@ -34,7 +34,7 @@ struct Desired {
 
 #[derive(Debug, Serialize)]
 struct Actual {
-    #[serde(serialize_with = "lossy")]
+    #[serde(serialize_with = "json::path")]
     socket_path: PathBuf,
     identity: Identity,
     plugin_type: String,
@@ -44,7 +44,7 @@ struct Actual {
 
 #[derive(Debug, Serialize)]
 struct Operation {
-    #[serde(serialize_with = "lossy")]
+    #[serde(serialize_with = "json::path")]
     socket_path: PathBuf,
     running: Option<OperationKind>,
     failures: u64,

@@ -256,7 +256,8 @@ impl Drop for Registrar {
 }
 
 impl Log {
-    fn of(stream: impl Read + Send + 'static) -> Self {
+    /// Reads `stream` to its end.
+    pub fn of(stream: impl Read + Send + 'static) -> Self {
         let (sender, grown) = watch::channel(());
         let lines = Arc::<Mutex<Vec<String>>>::default();
         let written = lines.clone();

@@ -118,7 +118,8 @@ pub(super) async fn run(arguments: Arguments, mut signals: Signals) -> Result<Ex
     arguments.node.start_logging(None);
     let directory = TemporaryDirectory::new()?;
     let places = Places {
-        registry: directory.path().join("plugins_registry"),
+        // Short, so that sockets with the longest names fit that an API server takes.
+        registry: directory.path().join("registry"),
         csi_socket: directory.path().join("csi.sock"),
     };
     let has_driver = arguments.embedded_driver.is_some();

@@ -77,6 +77,8 @@ enum Error {
     ObjectsFile { path: PathBuf, source: io::Error },
     #[error("cannot make a temporary directory in {}: {source}; set TMPDIR to another one", path.display())]
     TemporaryDirectory { path: PathBuf, source: io::Error },
+    #[error("the path of the directory for temporary files is too long for sockets in it: {}; set TMPDIR to a shorter one", path.display())]
+    LongTemporaryDirectory { path: PathBuf },
     #[error("the embedded driver cannot listen at {}: {source}", path.display())]
     Driver { path: PathBuf, source: io::Error },
     #[error(transparent)]

@@ -5,6 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::Error;
+use crate::uds::socket_file::MAX_SOCKET_PATH;
+
+/// Octets that sockets need beyond the directory's path.
+const ROOM: usize = 48;
 
 /// Removed with all that is in it when it is dropped.
 #[derive(Debug)]
@@ -19,7 +23,11 @@ impl TemporaryDirectory {
             source,
         };
         let real = fs::canonicalize(&parent).map_err(error)?;
-        nix::unistd::mkdtemp(&real.join("kubelet-XXXXXX"))
+        let template = real.join("kubelet-XXXXXX");
+        if template.as_os_str().len() + ROOM > MAX_SOCKET_PATH {
+            return Err(Error::LongTemporaryDirectory { path: parent });
+        }
+        nix::unistd::mkdtemp(&template)
             .map(Self)
             .map_err(|errno| error(io::Error::from(errno)))
     }

@@ -198,6 +198,10 @@ impl Session {
             return;
         }
         let since = self.start;
+        let retries = attempt.and_then(|attempt| attempt.retries.as_ref());
+        let before = retries.map_or_else(String::new, |(count, error)| {
+            format!("; {count} tries failed before, the last one {error}")
+        });
         let detail = match (step, cause) {
             (Step::Socket, Cause::Exited(how)) => {
                 format!(
@@ -214,8 +218,8 @@ impl Session {
             (Step::NodeGetInfo, Cause::TimedOut) => format!(
                 "the driver has not answered NodeGetInfo within {limit}; a kubelet waits for 2 minutes, and fails then"
             ),
-            (_, Cause::Exited(how)) => format!("the registrar {how} before that"),
-            (_, Cause::TimedOut) => format!("not within {limit}"),
+            (_, Cause::Exited(how)) => format!("the registrar {how} before that{before}"),
+            (_, Cause::TimedOut) => format!("not within {limit}{before}"),
         };
         self.record(step, Outcome::Failed, since, detail);
     }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
+
+use crate::manager::json;
 
 /// In the order of a registration that goes well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -95,10 +97,10 @@ pub(super) struct Record {
     pub(super) step: Step,
     pub(super) outcome: Outcome,
     /// Since the check's begin.
-    #[serde(rename = "at_seconds", serialize_with = "seconds")]
+    #[serde(rename = "at_seconds", serialize_with = "json::seconds")]
     pub(super) at: Duration,
     /// Since the step before.
-    #[serde(rename = "took_seconds", serialize_with = "seconds")]
+    #[serde(rename = "took_seconds", serialize_with = "json::seconds")]
     pub(super) took: Duration,
     /// For people.
     pub(super) detail: String,
@@ -114,10 +116,6 @@ impl Record {
             detail: String::new(),
         }
     }
-}
-
-fn seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(duration.as_secs_f64())
 }
 
 #[cfg(test)]
