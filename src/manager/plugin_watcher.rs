@@ -153,7 +153,7 @@ impl PluginWatcher {
                     // A registrar that binds under a dot name and renames was quicker than we. The kubelet logs it, too,
                     // but nothing was missed.
                     Err(err) if is_hidden(&path) => {
-                        tracing::error!(%err, "Error handling create event")
+                        tracing::error!(%err, "Error handling create event");
                     }
                     Err(error) => self.failed(&error),
                 }

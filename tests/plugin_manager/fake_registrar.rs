@@ -74,6 +74,15 @@ pub(crate) struct Service {
     pub(crate) delay: Duration,
 }
 
+/// A service at work.
+pub(crate) struct Served(JoinHandle<()>);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 impl Service {
     /// One without faults.
     pub(crate) fn at(endpoint: &Path) -> Self {
@@ -85,9 +94,9 @@ impl Service {
     }
 
     /// Serves at `path`, whose file stays at the end.
-    pub(crate) fn serve(self, path: &Path) -> JoinHandle<()> {
+    pub(crate) fn serve(self, path: &Path) -> Served {
         let listener = UnixListener::bind(path).unwrap();
-        tokio::spawn(async move {
+        Served(tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let service = TowerToHyperService::new(RegistrationServer::new(self.clone()));
                 let connection = http2::Builder::new(TokioExecutor::new())
@@ -97,7 +106,7 @@ impl Service {
                     let _ = connection.await;
                 });
             }
-        })
+        }))
     }
 }
 

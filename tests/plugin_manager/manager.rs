@@ -32,7 +32,7 @@ pub(crate) fn entry(cluster: &MemoryStore, driver: &str) -> Option<CsiNodeDriver
 
 /// A kubelet that runs.
 pub(crate) struct Manager {
-    manager: Arc<PluginManager>,
+    running: Arc<PluginManager>,
     events: broadcast::Receiver<Event>,
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<(), StartError>>,
@@ -73,7 +73,7 @@ impl Manager {
             running.run(stopped).await
         });
         let mut manager = Self {
-            manager,
+            running: manager,
             events: receiver,
             stop,
             task,
@@ -140,13 +140,13 @@ impl Manager {
 
     /// Sockets in the actual state of the world.
     pub(crate) fn registered(&self) -> usize {
-        let state = serde_json::to_value(self.manager.state()).unwrap();
+        let state = serde_json::to_value(self.running.state()).unwrap();
         state["actual_state_of_world"].as_array().unwrap().len()
     }
 
     /// Sockets in the desired state of the world.
     pub(crate) fn desired(&self) -> usize {
-        let state = serde_json::to_value(self.manager.state()).unwrap();
+        let state = serde_json::to_value(self.running.state()).unwrap();
         state["desired_state_of_world"].as_array().unwrap().len()
     }
 

@@ -121,9 +121,9 @@ async fn until_end(kubelet: Kubelet, printer: Printer) -> Result<Exit, Error> {
         ended.cancel();
         result
     };
-    let (printed, ran) = tokio::join!(printing, running);
-    ran?;
-    match printed {
+    let (output, end) = tokio::join!(printing, running);
+    end?;
+    match output {
         // `run | head` has what it wanted.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Exit::Success),
         Err(error) => Err(error.into()),

@@ -55,7 +55,7 @@ pub(super) struct Report {
 impl Report {
     pub(super) fn new(
         identity: Identity,
-        records: Vec<Record>,
+        records: &[Record],
         warnings: Vec<String>,
         objects: Vec<Value>,
         mut log: Vec<String>,

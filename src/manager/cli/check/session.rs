@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::{Instant, sleep_until};
 
-use super::follower::{End, Follower};
+use super::follower::{Attempt, End, Follower};
 use super::process::Process;
 use super::report::{Identity, Report};
 use super::step::{Outcome, Record, Step};
@@ -146,6 +146,9 @@ impl Session {
             self.warnings
                 .extend(warnings::of_registration(attempt, &self.plan.registry));
         }
+        if let Some(endpoint) = self.unproven_endpoint() {
+            self.warnings.extend(warnings::unreachable(&endpoint).await);
+        }
         self.warnings
             .extend(warnings::of_others(&self.follower.others()));
         self.objects = self.cluster.values();
@@ -194,7 +197,7 @@ impl Session {
         let limit = shown(self.plan.timeout);
         let step = self.follower.waits_for();
         let attempt = self.follower.attempt();
-        if attempt.is_some_and(|attempt| attempt.has_failed()) {
+        if attempt.is_some_and(Attempt::has_failed) {
             return;
         }
         let since = self.start;
@@ -234,6 +237,15 @@ impl Session {
             return format!("; none of its arguments contains {REGISTRATION_DIR}");
         }
         String::new()
+    }
+
+    /// Where a driver should be that has not answered.
+    fn unproven_endpoint(&self) -> Option<PathBuf> {
+        let plugin = self.follower.attempt()?.plugin.as_ref()?;
+        let has_answered =
+            |record: &Record| record.step == Step::NodeGetInfo && record.outcome == Outcome::Passed;
+        let is_proven = self.records.iter().any(has_answered);
+        (!is_proven).then(|| PathBuf::from(&plugin.endpoint))
     }
 
     fn ask_api_server(&mut self) {
@@ -279,7 +291,7 @@ impl Session {
         self.warnings.extend(warnings::of_stop(&self.records));
         Ok(Report::new(
             self.identity,
-            self.records,
+            &self.records,
             self.warnings,
             self.objects,
             log.unwrap_or_default(),

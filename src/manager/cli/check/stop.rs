@@ -7,6 +7,7 @@ use std::process::ExitStatus;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep_until};
 
+use super::process::Process;
 use super::session::{Session, TICK, ended, lost};
 use super::shown;
 use super::step::{Outcome, Step};
@@ -29,7 +30,7 @@ impl Session {
         let driver = attempt.plugin.as_ref().map(|plugin| plugin.name.clone());
         let driver = driver.unwrap_or_default();
         let begin = Instant::now();
-        let ended_before = self.process.as_mut().and_then(|process| process.ended());
+        let ended_before = self.process.as_mut().and_then(Process::ended);
         match ended_before {
             Some(status) => {
                 let text = format!(
@@ -38,7 +39,7 @@ impl Session {
                 );
                 self.record(Step::Exit, Outcome::Failed, begin, text);
             }
-            None => self.process.iter().for_each(|process| process.terminate()),
+            None => self.process.iter().for_each(Process::terminate),
         }
         self.until_stopped(begin, &socket, &driver).await;
         self.progress.clear();

@@ -4,6 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use tokio::net::UnixStream;
+
 use super::follower::{Attempt, End};
 use super::step::{Outcome, Record, Step};
 use crate::manager::plugin_handler::Plugin;
@@ -19,6 +21,9 @@ const SLOW: [(Step, Duration, &str); 4] = [
     (Step::NodeGetInfo, Duration::from_secs(10), "2 min"),
     (Step::Notification, Duration::from_secs(1), "5 s"),
 ];
+
+/// For connecting to an endpoint.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A stop that takes longer is near the end of a pod's usual 30 s.
 const SLOW_EXIT: Duration = Duration::from_secs(10);
@@ -80,26 +85,38 @@ fn slow(records: &[Record]) -> impl Iterator<Item = String> {
     })
 }
 
+/// The endpoint's own faults.
 fn of_endpoint(plugin: &Plugin) -> Vec<String> {
     let mut warnings = Vec::new();
     let endpoint = Path::new(&plugin.endpoint);
     if !endpoint.is_absolute() {
         warnings.push(format!(
-            "the endpoint {endpoint:?} is not absolute: the kubelet dials it as it stands, from its own working directory"
+            "the endpoint {} is not absolute: the kubelet dials it as it stands, from its own working directory",
+            endpoint.display()
         ));
     }
     if endpoint == plugin.socket_path {
         warnings.push(
             "the endpoint is the registration socket itself: the driver's services must be served there, too".to_owned(),
         );
-    } else if let Err(error) = std::os::unix::net::UnixStream::connect(endpoint) {
-        warnings.push(format!(
-            "the endpoint {endpoint:?} is not reachable: {error}; it must be the path of the driver's socket as the kubelet sees \
-             it, on the host"
-        ));
     }
     warnings.extend(too_long("the endpoint", endpoint));
     warnings
+}
+
+/// Whether nobody can be reached at the endpoint.
+pub(super) async fn unreachable(endpoint: &Path) -> Option<String> {
+    let connecting = UnixStream::connect(endpoint);
+    let error = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
+        Ok(Ok(_)) => return None,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("no connection within {CONNECT_TIMEOUT:?}"),
+    };
+    Some(format!(
+        "the endpoint {} is not reachable: {error}; it must be the path of the driver's socket as the kubelet sees it, on \
+         the host",
+        endpoint.display()
+    ))
 }
 
 fn too_long(what: &str, path: &Path) -> Option<String> {
@@ -143,20 +160,29 @@ mod tests {
 
     #[test]
     fn endpoints_that_a_kubelet_cannot_use() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("csi.sock");
-        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        assert!(of_endpoint(&plugin(path.to_str().unwrap())).is_empty());
-        let missing = directory.path().join("missing.sock");
+        assert!(of_endpoint(&plugin("/csi.sock")).is_empty());
         for (endpoint, expected) in [
             ("csi.sock", "not absolute"),
             ("/r/x.sock", "registration socket itself"),
-            (missing.to_str().unwrap(), "not reachable"),
             (&format!("/{}", "x".repeat(107)), "108 bytes"),
         ] {
-            let warnings = of_endpoint(&plugin(endpoint)).join("\n");
-            assert!(warnings.contains(expected), "{endpoint}: {warnings}");
+            let warnings = of_endpoint(&plugin(endpoint));
+            assert_eq!(warnings.len(), 1, "{endpoint}: {warnings:?}");
+            assert!(warnings[0].contains(expected), "{endpoint}: {warnings:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_endpoint_without_listener_is_not_reachable() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("csi.sock");
+        let missing = unreachable(&path).await.unwrap();
+        assert!(missing.contains("No such file"), "{missing}");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert_eq!(unreachable(&path).await, None);
+        drop(listener);
+        let refusing = unreachable(&path).await.unwrap();
+        assert!(refusing.contains("refused"), "{refusing}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Where all sockets stand, in one line: what a person sees between two events.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use tokio::time::Instant;
@@ -55,13 +56,15 @@ impl Overview {
         let stands = self.sockets.values();
         let registered = stands.clone().filter(|stand| stand.registered).count();
         let mut line = format!("{} sockets, {registered} registered", self.sockets.len());
+        // Writing to a String cannot fail.
         let begun = stands.clone().filter_map(|stand| stand.under_way).min();
         if let Some(begun) = begun {
-            line += &format!(", one under way for {} s", (now - begun).as_secs());
+            let _ = write!(line, ", one under way for {} s", (now - begun).as_secs());
         }
         let retry_at = stands.filter_map(|stand| stand.retry_at).min();
         if let Some(retry_at) = retry_at.filter(|retry_at| *retry_at > now) {
-            line += &format!(", next attempt in {} s", (retry_at - now).as_secs() + 1);
+            let seconds = (retry_at - now).as_secs() + 1;
+            let _ = write!(line, ", next attempt in {seconds} s");
         }
         line
     }
