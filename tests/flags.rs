@@ -146,6 +146,8 @@ const VALUES: &[(&str, &[&str], &[Bad])] = &[
     ("log-json-info-buffer-size", SIZES, NO_SIZES),
     ("driver-wait-timeout", DURATIONS, NO_DURATIONS),
     ("registration-failure-policy", TEXTS, &[]),
+    ("liveness-endpoint", TEXTS, &[]),
+    ("probe-timeout", DURATIONS, NO_DURATIONS),
     ("termination-log-path", TEXTS, &[]),
     ("alsologtostderrthreshold", TEXTS, &[]),
     ("stderrthreshold", TEXTS, &[]),
@@ -324,6 +326,7 @@ async fn help_is_the_usage_with_every_flag_and_default() {
         r#""text". (default "text")"#,
         "between log flushes (default 5s)",
         "not ready (default true)",
+        "its Probe, for --liveness-endpoint (default 3s)",
         "growing delays (default exit; with --liveness-endpoint retry)",
         "(default /dev/termination-log)",
     ] {

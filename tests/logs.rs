@@ -254,7 +254,7 @@ async fn three_hundred_health_checks_log_nothing() {
 async fn one_file_can_be_made_to_tell_more() {
     let node = Node::new();
     let _driver = node.driver();
-    for (modules, driver, service) in [
+    for (modules, client, service) in [
         (&["--vmodule=client=5"][..], true, false),
         (&["--vmodule=service=4"], false, true),
         // Each one given counts.
@@ -274,7 +274,7 @@ async fn one_file_can_be_made_to_tell_more() {
             log.contains("GetPluginInfo"),
             log.contains("Received GetInfo call"),
         );
-        assert_eq!(found, (driver, service), "{modules:?}:\n{log}");
+        assert_eq!(found, (client, service), "{modules:?}:\n{log}");
     }
 }
 

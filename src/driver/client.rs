@@ -97,7 +97,6 @@ impl Client {
         limit: Duration,
         metrics: Metrics,
     ) -> Result<Self, ConnectError> {
-        verbose!(1, csiAddress = %address, "Connecting to the CSI driver");
         let path = address.path();
         let channel = timeout(
             limit,

@@ -153,6 +153,7 @@ impl Driver {
     }
 
     async fn attempt(&self) -> Result<(String, bool), Failure> {
+        verbose!(1, csiAddress = %self.address, "Connecting to the CSI driver");
         let client = Client::connect(&self.address, self.timeout, self.metrics.clone())
             .await
             .map_err(Failure::Connect)?;

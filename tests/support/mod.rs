@@ -227,6 +227,25 @@ impl Registrar {
         );
     }
 
+    /// Its resident memory in KiB.
+    pub fn resident(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+        line.unwrap()
+            .split_whitespace()
+            .nth(1)
+            .unwrap()
+            .parse()
+            .unwrap()
+    }
+
+    /// How many descriptors it has open.
+    pub fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid()))
+            .unwrap()
+            .count()
+    }
+
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
@@ -238,7 +257,15 @@ impl Registrar {
     /// The address of its HTTP server, which must have been asked to choose a port (`--http-endpoint=127.0.0.1:0`). In
     /// either log format.
     pub async fn http_address(&self) -> SocketAddr {
-        let line = self.log.line("HTTP server listening").await;
+        Self::listening(&self.log.line("HTTP server listening").await)
+    }
+
+    /// As [`http_address`](Self::http_address), of the one of several servers that serves this. Of a text log.
+    pub async fn address_of(&self, serves: &str) -> SocketAddr {
+        Self::listening(&self.log.line(&format!("serves=\"{serves}\"")).await)
+    }
+
+    fn listening(line: &str) -> SocketAddr {
         let (_, rest) = line.split_once("endpoint").unwrap();
         let address = rest.trim_start_matches(['"', '=', ':']).split('"').next();
         address.unwrap().parse().unwrap()
