@@ -5,12 +5,12 @@ use std::time::Duration;
 use clap::Parser;
 
 use crate::driver::Address;
-use crate::goflag::{GoDuration, integer};
+use crate::goflag::GoDuration;
 use crate::http::Endpoint;
 use crate::klog;
 
 /// Where a kubelet's probe goes unless a flag says otherwise.
-const DEFAULT_PORT: i64 = 9808;
+const DEFAULT_PORT: &str = "9808";
 
 /// The flags as they were given.
 #[derive(Debug, Parser)]
@@ -27,12 +27,11 @@ pub(super) struct Flags {
 
     #[arg(
         long,
-        default_value = "9808",
-        value_parser = integer,
+        default_value = DEFAULT_PORT,
         help = "(deprecated) TCP ports for listening healthz requests. The default is `9808`. If set, --http-endpoint cannot \
                 be set."
     )]
-    health_port: i64,
+    health_port: String,
 
     #[arg(
         long,
@@ -128,13 +127,11 @@ impl Flags {
             problem("--probe-timeout", "it must be greater than zero".to_owned());
         }
         let health = if self.http_endpoint.is_empty() {
-            let port = u16::try_from(self.health_port)
-                .ok()
-                .filter(|port| *port > 0);
+            let port = self.health_port.parse().ok().filter(|port| *port > 0);
             if port.is_none() {
                 problem(
                     "--health-port",
-                    format!("{} is no port: ports are 1 to 65535", self.health_port),
+                    format!("{:?} is no port: ports are 1 to 65535", self.health_port),
                 );
             }
             port.map(|port| ("--health-port", Endpoint::any(port)))

@@ -30,6 +30,45 @@ async fn assert_fails(arguments: &[&str], texts: &[&str]) {
 }
 
 #[tokio::test]
+async fn every_flag_takes_its_values() {
+    for argument in [
+        "--csi-address=/run/csi/socket",
+        "-csi-address=unix:///csi/csi.sock",
+        "--probe-timeout=3s",
+        "--probe-timeout=1h2m3s",
+        "-probe-timeout=.5s",
+        "--probe-timeout=0",
+        "--health-port=9808",
+        "-health-port=1",
+        "--health-port=no number",
+        "--http-endpoint=",
+        "--http-endpoint=:8080",
+        "--metrics-address=",
+        "--metrics-address=localhost:8080",
+        "--metrics-path=/metrics",
+        "--metrics-path=",
+        "--connection-timeout=30s",
+        "--automaxprocs",
+        "--automaxprocs=false",
+        "-v=5",
+        "--v=0",
+        "--vmodule=prober=5",
+        "--logging-format=json",
+        "--log-flush-frequency=1s",
+        "--logtostderr",
+        "--stderrthreshold=INFO",
+    ] {
+        let ended = run(&[argument, "--version"]).await;
+        assert_eq!(ended.code, Some(0), "{argument}: {}", ended.stderr);
+        let name = ended.stdout.strip_suffix(&format!(" {VERSION}\n"));
+        assert_eq!(name, Some("livenessprobe"), "{argument}");
+    }
+    // Of two values the last counts.
+    let ended = run(&["-probe-timeout", "1s", "--probe-timeout", "2s", "--version"]).await;
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+}
+
+#[tokio::test]
 async fn every_flag_refuses_what_it_cannot_read() {
     for (argument, reason) in [
         (
@@ -101,6 +140,82 @@ async fn help_is_the_usage_with_every_flag_and_default() {
     ] {
         assert!(usage.contains(text), "no {text:?} in\n{usage}");
     }
+}
+
+#[tokio::test]
+async fn what_cannot_be_had_is_named_and_fails() {
+    let long = format!("--csi-address=/{}", "x".repeat(107));
+    let http = "--http-endpoint=127.0.0.1:0";
+    for (argument, text) in [
+        ("--csi-address=", "--csi-address: the address is empty"),
+        (
+            "--csi-address=localhost:9",
+            "--csi-address: \\\"localhost:9\\\" is no Unix socket",
+        ),
+        (
+            "--csi-address=dns:driver",
+            "--csi-address: \\\"dns:driver\\\" is no Unix socket",
+        ),
+        (&long, "is 108 bytes long, the limit is 107"),
+        (
+            "--probe-timeout=0",
+            "--probe-timeout: it must be greater than zero",
+        ),
+        (
+            "--probe-timeout=-1s",
+            "--probe-timeout: it must be greater than zero",
+        ),
+        ("--metrics-path=", "--metrics-path: \\\"\\\" is no path"),
+        (
+            "--metrics-path=metrics",
+            "--metrics-path: \\\"metrics\\\" is no path",
+        ),
+        (
+            "--metrics-path=/healthz",
+            "--metrics-path: /healthz is where",
+        ),
+        (
+            "--health-port=9809",
+            "Only one of `--health-port` and `--http-endpoint` can be explicitly set",
+        ),
+        (
+            "--health-port=09808",
+            "Only one of `--health-port` and `--http-endpoint` can be explicitly set",
+        ),
+        (
+            "--metrics-address=:0",
+            "Only one of `--metrics-address` and `--http-endpoint` can be explicitly set",
+        ),
+        ("--logging-format=xml", "Unsupported log format"),
+    ] {
+        assert_fails(&[http, argument], &[text]).await;
+    }
+    for endpoint in ["9808", "localhost", ":65536", "::1:80", ":http"] {
+        let text = format!("--http-endpoint: \\\"{endpoint}\\\" is no address to listen on");
+        assert_fails(&[&format!("--http-endpoint={endpoint}")], &[&text]).await;
+        let text = text.replace("http-endpoint", "metrics-address");
+        assert_fails(&[&format!("--metrics-address={endpoint}")], &[&text]).await;
+    }
+    for port in ["", "0", "-1", "65536", "http", "0x10", "9808 "] {
+        let text = format!("--health-port: \\\"{port}\\\" is no port: ports are 1 to 65535");
+        assert_fails(&[&format!("--health-port={port}")], &[&text]).await;
+    }
+    // Together, so that a manifest is mended once.
+    assert_fails(
+        &[
+            "--csi-address=",
+            "--probe-timeout=0",
+            "--health-port=x",
+            "--metrics-address=x",
+        ],
+        &[
+            "--csi-address",
+            "--probe-timeout",
+            "--health-port",
+            "--metrics-address",
+        ],
+    )
+    .await;
 }
 
 #[tokio::test]
