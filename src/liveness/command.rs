@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tokio::sync::{oneshot, watch};
 
+use super::Liveness;
 use super::flags::{Flags, MetricsPlace, Request, Settings};
-use super::{Liveness, Prober};
 use crate::command::{
     BindError, Invocation, Server, VERSION, bind, log_failure, until_second_signal, usage,
 };
@@ -69,13 +69,11 @@ async fn serve(settings: Settings, stop: oneshot::Receiver<()>) -> Result<(), Fa
         path: settings.metrics_path.into(),
         metrics: metrics.clone(),
     };
-    let liveness = Liveness {
-        prober: Prober::new(
-            settings.address.clone(),
-            settings.probe_timeout,
-            metrics.clone(),
-        ),
-    };
+    let liveness = Liveness::new(
+        settings.address.clone(),
+        settings.probe_timeout,
+        metrics.clone(),
+    );
     let mut servers = Vec::new();
     if let Some(listeners) = health {
         let handler = DropIn {

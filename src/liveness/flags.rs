@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Parser;
 
+use super::HEALTHZ;
 use crate::driver::Address;
 use crate::goflag::GoDuration;
 use crate::http::Endpoint;
@@ -154,6 +155,9 @@ impl Flags {
             });
             endpoint.ok().map(MetricsPlace::At)
         };
+        if matches!(metrics, Some(MetricsPlace::Beside | MetricsPlace::At(_))) {
+            problems.extend(self.metrics_path_problem());
+        }
         problems.extend(self.contradictions());
         let (Ok(address), Some(probe_timeout), Some(health), Some(metrics), true) =
             (address, timeout, health, metrics, problems.is_empty())
@@ -172,6 +176,22 @@ impl Flags {
             metrics_path: self.metrics_path,
             warnings,
         }))
+    }
+
+    /// Go's mux panics at what is no path, and at a second `/healthz`: a probe that is answered with metrics never fails.
+    fn metrics_path_problem(&self) -> Option<String> {
+        let path = &self.metrics_path;
+        if !path.starts_with('/') {
+            Some(format!(
+                "--metrics-path: {path:?} is no path: it must begin with a slash"
+            ))
+        } else if path == HEALTHZ && !self.http_endpoint.is_empty() {
+            Some(format!(
+                "--metrics-path: {HEALTHZ} is where --http-endpoint serves the CSI driver's liveness: choose another path"
+            ))
+        } else {
+            None
+        }
     }
 
     fn contradictions(&self) -> Vec<String> {

@@ -15,6 +15,9 @@ use crate::driver::Address;
 use crate::http::{Answer, Handler, Question};
 use crate::metrics::Metrics;
 
+/// The path that kubelets ask, as the Go sidecar has it.
+const HEALTHZ: &str = "/healthz";
+
 /// Serves `/healthz`, and nothing else.
 #[derive(Clone, Debug)]
 pub struct Liveness {
@@ -33,7 +36,7 @@ impl Liveness {
 impl Handler for Liveness {
     async fn handle(&self, question: Question) -> Answer {
         match question.path.as_str() {
-            "/healthz" => self.prober.answer().await,
+            HEALTHZ => self.prober.answer().await,
             _ => Answer::not_found(),
         }
     }

@@ -219,6 +219,20 @@ async fn what_cannot_be_had_is_named_and_fails() {
 }
 
 #[tokio::test]
+async fn the_metrics_path_does_not_matter_where_no_metrics_are_served() {
+    let (_reserved, port) = reserved_port();
+    let mut command = drop_in();
+    command.args([
+        &format!("--health-port={port}"),
+        "--metrics-path=",
+        "--csi-address=/none",
+    ]);
+    let process = Registrar::spawn(command);
+    process.address_of("liveness").await;
+    process.stop().await;
+}
+
+#[tokio::test]
 async fn a_busy_port_is_named_with_its_flag_and_who_may_hold_it() {
     let held = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = held.local_addr().unwrap().port();
@@ -304,6 +318,39 @@ async fn the_health_port_is_served_on_both_families_without_metrics() {
     for address in both(port) {
         assert_eq!(get(address, "/healthz").await.body, "ok", "{address}");
         assert_eq!(get(address, "/metrics").await.status, 404, "{address}");
+    }
+    process.stop().await;
+}
+
+#[tokio::test]
+async fn metrics_may_have_an_address_of_their_own() {
+    let node = Node::new();
+    let _driver = node.driver();
+    let (_reserved, port) = reserved_port();
+    let health = format!("--health-port={port}");
+    let process = spawn(
+        &node,
+        &[
+            &health,
+            "--metrics-address=localhost:0",
+            "--metrics-path=/healthz",
+        ],
+    );
+    let metrics = process.address_of("metrics").await;
+    for address in both(metrics.port()) {
+        // Nothing else is there, so that any path may be chosen.
+        let answer = get(address, "/healthz").await;
+        assert_eq!(answer.status, 200);
+        assert!(
+            answer.body.contains("csi_driver_probe_ready"),
+            "{}",
+            answer.body
+        );
+        assert_eq!(get(address, "/metrics").await.status, 404, "{address}");
+    }
+    for address in both(port) {
+        assert_eq!(get(address, "/healthz").await.body, "ok");
+        assert_eq!(get(address, "/metrics").await.status, 404);
     }
     process.stop().await;
 }
