@@ -7,7 +7,7 @@ use tokio::time::Instant;
 /// Every how many failures in a row one is logged, after the first.
 const EVERY: u32 = 10;
 
-/// A run of failures: the first, every tenth, a new reason and the recovery are logged.
+/// A run of failures: the first, every tenth, one of another kind and the recovery are logged.
 #[derive(Debug)]
 pub struct FailureLog {
     check: &'static str,
@@ -20,7 +20,7 @@ struct Failing {
     failures: u32,
     /// Since the last one that was logged.
     unlogged: u32,
-    reason: String,
+    kind: String,
 }
 
 impl FailureLog {
@@ -32,25 +32,26 @@ impl FailureLog {
         }
     }
 
-    /// The check failed.
-    pub fn failed(&self, reason: &str) {
+    /// The check failed. `kind` is the part of the reason that stays the same while the cause does: a reason that tells
+    /// durations, or a driver's own words, is a new text each time and no news.
+    pub fn failed(&self, kind: &str, reason: &str) {
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
         let run = failing.get_or_insert_with(|| Failing {
             since: Instant::now(),
             failures: 0,
             // The first one is due.
             unlogged: EVERY - 1,
-            reason: String::new(),
+            kind: String::new(),
         });
         run.failures = run.failures.saturating_add(1);
-        if run.reason != reason || run.unlogged + 1 == EVERY {
+        if run.kind != kind || run.unlogged + 1 == EVERY {
             tracing::error!(
                 check = self.check,
                 err = reason,
                 failures = run.failures,
                 "Health check failed"
             );
-            reason.clone_into(&mut run.reason);
+            kind.clone_into(&mut run.kind);
             run.unlogged = 0;
         } else {
             run.unlogged += 1;

@@ -63,6 +63,17 @@ enum Failure {
     Call(CallError),
 }
 
+impl Failure {
+    /// For the log: what it has in common with others of the same cause.
+    fn kind(&self) -> String {
+        match self {
+            Self::Connect(error) => error.to_string(),
+            Self::NotReady => self.to_string(),
+            Self::Unimplemented(error) | Self::Call(error) => format!("{:?}", error.code()),
+        }
+    }
+}
+
 impl Prober {
     /// `limit` bounds connecting and `Probe` together.
     pub fn new(address: Address, limit: Duration, metrics: Metrics) -> Self {
@@ -123,7 +134,8 @@ impl Shared {
                 if !self.reached.load(Ordering::Relaxed) {
                     reason = format!("waiting for the CSI driver: {reason}");
                 }
-                self.log.failed(&format!("{reason}{}", self.last_answers()));
+                let explained = format!("{reason}{}", self.last_answers());
+                self.log.failed(&failure.kind(), &explained);
                 Err(reason)
             }
         }

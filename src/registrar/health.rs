@@ -65,8 +65,8 @@ impl SharedCheck {
                     verbose!(5, "Health check succeeded");
                     log.succeeded();
                 }
-                Check::Missing => log.failed(MISSING),
-                Check::Bad(reason) => log.failed(reason),
+                Check::Missing => log.failed(MISSING, MISSING),
+                Check::Bad(reason) => log.failed(reason, reason),
             }
             check
         });

@@ -153,6 +153,33 @@ async fn success_is_silent_below_verbosity_five() {
 }
 
 #[tokio::test]
+async fn failures_are_logged_calmly_and_the_recovery_with_how_long_it_lasted() {
+    let node = Node::new();
+    let driver = node.driver();
+    for way in WAYS {
+        let probed = way.start(&node, &[]).await;
+        probed.until_alive().await;
+        // Each answer takes another time, which is told and is no news.
+        driver.change(|behaviour| behaviour.ready = Some(false));
+        for _ in 0..25 {
+            probed.assert_fails(&["not ready"]).await;
+        }
+        driver.change(|behaviour| behaviour.ready = Some(true));
+        probed.assert_alive().await;
+        probed.assert_alive().await;
+        let log = probed.process.log();
+        let recovery = log.line("Health check succeeds again").await;
+        assert!(recovery.contains("failures=25 lasted="), "{recovery}");
+        assert_eq!(log.count("succeeds again"), 1, "{}", log.text());
+        // The first, the eleventh, the twenty-first.
+        assert_eq!(probed.failures_logged(), 3, "{}", log.text());
+        for failures in ["failures=1\n", "failures=11\n", "failures=21\n"] {
+            assert!(log.text().contains(failures), "{failures}{}", log.text());
+        }
+    }
+}
+
+#[tokio::test]
 async fn nothing_is_answered_from_memory() {
     for way in WAYS {
         let node = Node::new();
