@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use prometheus::IntGauge;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep_until};
 use tonic::Code;
 
 use crate::driver::{Address, CallError, Client, ConnectError};
@@ -21,8 +21,8 @@ use crate::single_flight::SingleFlight;
 /// whoever asks must not wait out the whole time for nothing.
 const CONNECT_LIMIT: Duration = Duration::from_millis(250);
 
-/// First pause between two tries; it doubles.
-const CONNECT_PAUSE: Duration = Duration::from_millis(20);
+/// Pause between two tries: short, so that a driver that is back within the limit is found there.
+const CONNECT_PAUSE: Duration = Duration::from_millis(25);
 
 /// Answers whose duration a failure is logged with.
 const REMEMBERED: usize = 5;
@@ -155,18 +155,18 @@ impl Shared {
 
     /// A connection of its own for each probe: whoever answers now is who listens now.
     async fn connect(&self, deadline: Instant) -> Result<Client, ConnectError> {
-        let give_up = deadline.min(Instant::now() + CONNECT_LIMIT);
-        let mut pause = CONNECT_PAUSE;
+        let begin = Instant::now();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let error = match Client::connect(&self.address, left, self.metrics.clone()).await {
                 Ok(client) => return Ok(client),
                 Err(error) => error,
             };
-            if timeout_at(give_up, sleep(pause)).await.is_err() {
+            let next = Instant::now() + CONNECT_PAUSE;
+            if next >= deadline.min(begin + CONNECT_LIMIT) {
                 return Err(error);
             }
-            pause *= 2;
+            sleep_until(next).await;
         }
     }
 

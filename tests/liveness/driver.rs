@@ -31,6 +31,83 @@ async fn shortest(probed: &Probed, least: Duration, texts: &[&str]) -> Duration 
     shortest
 }
 
+#[tokio::test]
+async fn a_socket_that_is_gone_or_refuses_fails_the_probe_soon() {
+    for way in WAYS {
+        let node = Node::new();
+        let path = node.csi_socket();
+        let path = path.to_str().unwrap();
+        let probed = way.start(&node, &[]).await;
+        let brief = way.start(&node, &["--probe-timeout=100ms"]).await;
+        let driver = node.driver();
+        probed.until_alive().await;
+        brief.until_alive().await;
+        driver.kill().await;
+        for (make, text) in [
+            (None, "Connection refused (os error 111)"),
+            (
+                Some(""),
+                "Connection refused (os error 111); what is there is no socket",
+            ),
+            (None, "No such file or directory (os error 2)"),
+        ] {
+            if let Some(content) = make {
+                fs::remove_file(node.csi_socket()).unwrap();
+                fs::write(node.csi_socket(), content).unwrap();
+            } else if text.starts_with("No such") {
+                fs::remove_file(node.csi_socket()).unwrap();
+            }
+            let texts = ["cannot connect to", path, text];
+            let took = shortest(&probed, Duration::from_millis(200), &texts).await;
+            assert!(took <= GONE, "{way:?} {text}: {took:?}");
+            let took = shortest(&brief, Duration::from_millis(50), &texts).await;
+            assert!(
+                took <= Duration::from_millis(100),
+                "{way:?} {text}: {took:?}"
+            );
+        }
+        // Neither exits because of that.
+        let _driver = node.driver();
+        probed.until_alive().await;
+        brief.until_alive().await;
+    }
+}
+
+#[tokio::test]
+async fn a_probe_that_falls_into_the_gap_of_a_restart_finds_the_new_driver() {
+    for way in WAYS {
+        let node = Node::new();
+        let mut driver = node.driver();
+        let probed = way.start(&node, &[]).await;
+        probed.until_alive().await;
+        let mut judged = 0;
+        for round in 0..20 {
+            if round % 2 == 0 {
+                driver.kill().await;
+            } else {
+                driver.stop().await.unwrap();
+            }
+            let http = probed.http;
+            let asked = Instant::now();
+            let probe = tokio::spawn(async move { get(http, "/healthz").await });
+            sleep(Duration::from_millis(160)).await;
+            driver = node.driver();
+            // The machine may have slept longer than the probe has patience.
+            let in_time = asked.elapsed() < Duration::from_millis(210);
+            let answer = probe.await.unwrap();
+            if in_time {
+                judged += 1;
+                assert_eq!(answer.status, 200, "{way:?}: {answer:?}");
+            }
+            if judged == 4 {
+                break;
+            }
+        }
+        assert_eq!(judged, 4, "the machine is too busy");
+        assert_eq!(probed.failures_logged(), 0);
+    }
+}
+
 /// A socket whose backlog is full: the system refuses further connections for a while, and its owner lives.
 struct Full {
     _listener: UnixListener,
