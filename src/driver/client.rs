@@ -46,6 +46,11 @@ impl ConnectError {
     pub fn is_missing(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
     }
+
+    /// Whether somebody listens there, and has not accepted so many connections that the system takes no more for him.
+    pub fn is_busy(&self) -> bool {
+        self.source.kind() == io::ErrorKind::WouldBlock
+    }
 }
 
 /// A call that brought no answer, or one that is an error.
@@ -193,6 +198,7 @@ fn hint(error: &io::Error, path: &Path) -> &'static str {
         {
             "; what is there is no socket: remove it, then the CSI driver can listen there"
         }
+        Some(Errno::EAGAIN) => "; the CSI driver does not accept the connections that wait for it",
         Some(Errno::ECONNREFUSED) => "; the socket is there, but nobody listens on it",
         _ => "",
     }

@@ -163,7 +163,8 @@ impl Shared {
                 Err(error) => error,
             };
             let next = Instant::now() + CONNECT_PAUSE;
-            if next >= deadline.min(begin + CONNECT_LIMIT) {
+            let give_up = begin + CONNECT_LIMIT;
+            if next >= deadline || (next >= give_up && !error.is_busy()) {
                 return Err(error);
             }
             sleep_until(next).await;

@@ -132,6 +132,32 @@ impl Full {
 }
 
 #[tokio::test]
+async fn a_driver_whose_backlog_is_full_has_the_whole_timeout() {
+    for way in WAYS {
+        let node = Node::new();
+        let driver = node.driver();
+        let brief = way.start(&node, &["--probe-timeout=600ms"]).await;
+        let patient = way.start(&node, &["--probe-timeout=20s"]).await;
+        brief.until_alive().await;
+        patient.until_alive().await;
+        driver.stop().await.unwrap();
+        let full = Full::at(&node.csi_socket()).await;
+        let told = ["(os error 11)", "does not accept the connections"];
+        let took = shortest(&brief, Duration::from_millis(500), &told).await;
+        assert!(took <= Duration::from_millis(600), "{way:?}: {took:?}");
+
+        let http = patient.http;
+        let mut probe = tokio::spawn(async move { get(http, "/healthz").await });
+        let early = timeout(Duration::from_millis(500), &mut probe).await;
+        assert!(early.is_err(), "{way:?}: {early:?}");
+        drop(full);
+        let _driver = node.driver();
+        let answer = probe.await.unwrap();
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_storm_of_probes_on_a_hanging_driver_makes_one_call() {
     for way in WAYS {
         let node = Node::new();
