@@ -180,6 +180,33 @@ async fn failures_are_logged_calmly_and_the_recovery_with_how_long_it_lasted() {
 }
 
 #[tokio::test]
+async fn the_log_says_how_long_the_last_answers_took() {
+    let node = Node::new();
+    let driver = node.driver();
+    for way in WAYS {
+        let probed = way.start(&node, &["--probe-timeout=600ms"]).await;
+        driver.change(|behaviour| behaviour.probe = Fault::Slow(Duration::from_millis(100)));
+        for _ in 0..7 {
+            probed.assert_alive().await;
+        }
+        driver.change(|behaviour| behaviour.probe = Fault::Hangs);
+        let told = probed
+            .assert_fails(&["DeadlineExceeded", "within 600ms"])
+            .await;
+        assert!(!told.contains("last answers"), "{told}");
+        let line = probed.process.log().line("Health check failed").await;
+        let (_, durations) = line.split_once("its last answers took ").unwrap();
+        // Five, of a tenth of a second each at least.
+        assert_eq!(durations.matches(" s").count(), 5, "{line}");
+        assert!(
+            durations.starts_with("0.1") || durations.starts_with("0.2"),
+            "{line}"
+        );
+        driver.change(|behaviour| behaviour.probe = Fault::None);
+    }
+}
+
+#[tokio::test]
 async fn nothing_is_answered_from_memory() {
     for way in WAYS {
         let node = Node::new();

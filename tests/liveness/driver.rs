@@ -108,6 +108,34 @@ async fn a_probe_that_falls_into_the_gap_of_a_restart_finds_the_new_driver() {
     }
 }
 
+#[tokio::test]
+async fn a_driver_that_hangs_fails_the_probe_after_its_timeout_and_not_later() {
+    const LIMIT: Duration = Duration::from_millis(400);
+    for way in WAYS {
+        let node = Node::new();
+        let driver = node.driver();
+        let probed = way.start(&node, &["--probe-timeout=400ms"]).await;
+        probed.until_alive().await;
+        let told = ["DeadlineExceeded: the CSI driver did not answer Probe within 400ms"];
+
+        driver.change(|behaviour| behaviour.probe = Fault::Hangs);
+        let took = shortest(&probed, LIMIT * 9 / 10, &told).await;
+        assert!(took <= LIMIT, "{way:?}: {took:?}");
+        driver.stop().await.unwrap();
+
+        // Nobody accepts: the system does.
+        let silent = StdListener::bind(node.csi_socket()).unwrap();
+        let took = shortest(&probed, LIMIT * 9 / 10, &told).await;
+        assert!(took <= LIMIT, "{way:?}, silent: {took:?}");
+        drop(silent);
+        assert!(
+            probed.failures_logged() <= 2,
+            "{}",
+            probed.process.log().text()
+        );
+    }
+}
+
 /// A socket whose backlog is full: the system refuses further connections for a while, and its owner lives.
 struct Full {
     _listener: UnixListener,
@@ -154,6 +182,25 @@ async fn a_driver_whose_backlog_is_full_has_the_whole_timeout() {
         let _driver = node.driver();
         let answer = probe.await.unwrap();
         assert_eq!(answer.status, 200, "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_slow_driver_is_alive_just_below_the_timeout_and_not_above() {
+    for way in WAYS {
+        let node = Node::new();
+        let driver = node.driver();
+        let probed = way.start(&node, &["--probe-timeout=2s"]).await;
+        probed.until_alive().await;
+        driver.change(|behaviour| behaviour.probe = Fault::SlowOnce(Duration::from_millis(1700)));
+        let (answer, took) = probed.timed().await;
+        assert_eq!(answer.status, 200, "{way:?}, {took:?}: {answer:?}");
+        assert!(took >= Duration::from_millis(1700), "{took:?}");
+        driver.change(|behaviour| behaviour.probe = Fault::SlowOnce(Duration::from_millis(2050)));
+        let (answer, took) = probed.timed().await;
+        assert_fails(&answer, &["DeadlineExceeded", "within 2s"]);
+        assert!(took < Duration::from_secs(2) + SLACK, "{way:?}: {took:?}");
+        probed.assert_alive().await;
     }
 }
 
