@@ -101,7 +101,8 @@ async fn serve(settings: Settings, stop: oneshot::Receiver<()>) -> Result<(), Fa
     result
 }
 
-/// Keeps the metrics' `driver_name` right. Returns only if the first contact brings an answer that waiting cannot mend.
+/// Keeps the metrics' `driver_name` right. Returns only if the first contact brings an answer that waiting cannot mend, or the
+/// driver's directory is gone for good.
 async fn follow_name(driver: &Driver) -> driver::Error {
     let mut watcher = Watcher::new([driver.address.directory().to_owned()]);
     let changes = watch::channel(()).0;
@@ -123,6 +124,8 @@ async fn follow_name(driver: &Driver) -> driver::Error {
                 identified.socket
             }
             (Err(error), None) => return error,
+            // However often the driver is restarted: its new directory is not the one that is mounted here.
+            (Err(error @ driver::Error::DirectoryGone(_)), _) => return error,
             (Err(error), Some(_)) => {
                 tracing::error!(err = %error, "The restarted CSI driver does not tell its name");
                 driver.address.socket()

@@ -117,6 +117,40 @@ async fn a_first_contact_that_time_does_not_mend_is_the_end_of_the_drop_in() {
     );
 }
 
+#[tokio::test]
+async fn a_drivers_directory_that_is_gone_for_good_is_the_end() {
+    for known in [false, true] {
+        let node = Node::new();
+        let directory = node.root().join("d");
+        fs::create_dir(&directory).unwrap();
+        let driver = known.then(|| {
+            let behaviour = Behaviour::named(DRIVER);
+            csi_node_driver_registrar::testing::csi_driver::CsiDriver::start(
+                &directory.join("csi.sock"),
+                behaviour,
+            )
+            .unwrap()
+        });
+        let mut command = drop_in();
+        // As a bind mount does, the working directory keeps a directory that has no name any more.
+        command
+            .current_dir(&directory)
+            .args(["--csi-address=unix:csi.sock", "--http-endpoint=127.0.0.1:0"]);
+        let mut process = Registrar::spawn(command);
+        let http = process.address_of("liveness").await;
+        if let Some(driver) = driver {
+            process.log().line("CSI driver name").await;
+            assert_eq!(get(http, "/healthz").await.status, 200);
+            driver.stop().await.unwrap();
+        }
+        fs::remove_dir(&directory).unwrap();
+        assert_eq!(process.exit().await.code(), Some(1), "{known}");
+        let log = process.log().complete().await;
+        let last = log.lines().last().unwrap();
+        assert!(last.contains("was removed and cannot come back"), "{log}");
+    }
+}
+
 /// A probe under way, and nothing read of its answer.
 async fn ask(http: std::net::SocketAddr, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(http).await.unwrap();
