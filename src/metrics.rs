@@ -65,9 +65,17 @@ impl Metrics {
         add(&self.registry, metric)
     }
 
-    /// The driver's name, for calls from now on.
+    /// The driver's name, for calls from now on. The calls of a driver by another name are forgotten, as those of another
+    /// process: one that has a new name each time must not grow this one. An empty name is no name.
     pub fn set_driver_name(&self, name: &str) {
-        name.clone_into(&mut lock(&self.driver));
+        let mut driver = lock(&self.driver);
+        if name.is_empty() || *driver == name {
+            return;
+        }
+        if *driver != UNKNOWN_DRIVER {
+            self.calls.reset();
+        }
+        name.clone_into(&mut driver);
     }
 
     /// The driver's name as far as it is known.

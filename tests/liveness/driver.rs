@@ -344,6 +344,34 @@ async fn a_driver_that_comes_back_later_is_alive_again() {
 }
 
 #[tokio::test]
+async fn a_driver_that_comes_back_under_another_name_is_logged_and_counted_by_it() {
+    let node = Node::new();
+    let driver = node.driver();
+    let probed = crate::Way::DropIn.start(&node, &[]).await;
+    let log = probed.process.log();
+    log.line("CSI driver name").await;
+    probed.until_alive().await;
+    driver.kill().await;
+    let driver = node.driver();
+    let line = log.line("The CSI driver was restarted").await;
+    assert!(line.contains(DRIVER), "{line}");
+    driver.kill().await;
+    let _driver = CsiDriver::start(&node.csi_socket(), Behaviour::named("other.example.com"));
+    let line = log.line("came back under another name").await;
+    assert!(
+        line.contains("other.example.com") && line.contains(DRIVER),
+        "{line}"
+    );
+    probed.assert_alive().await;
+    let metrics = get(probed.http, "/metrics").await.body;
+    assert!(
+        metrics.contains(r#"driver_name="other.example.com",grpc_status_code="OK",method_name="/csi.v1.Identity/Probe""#),
+        "{metrics}"
+    );
+    assert!(!metrics.contains(DRIVER), "{metrics}");
+}
+
+#[tokio::test]
 async fn a_driver_that_is_away_for_long_is_waited_for() {
     for way in WAYS {
         let node = Node::new();

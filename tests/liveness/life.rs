@@ -118,6 +118,41 @@ async fn a_first_contact_that_time_does_not_mend_is_the_end_of_the_drop_in() {
 }
 
 #[tokio::test]
+async fn any_name_will_do_for_a_label() {
+    for name in [
+        "",
+        "a/b",
+        ".hidden",
+        "UPPER case",
+        "a\"b\\c\nd",
+        &"n".repeat(300),
+    ] {
+        let node = Node::new();
+        let driver = node.driver_with(Behaviour::named(name));
+        let mut probed = Way::DropIn.start(&node, &[]).await;
+        until("the first contact", || {
+            driver.calls().borrow().plugin_info > 0
+        })
+        .await;
+        probed.process.log().line("CSI driver name").await;
+        probed.assert_alive().await;
+        assert!(probed.process.is_running(), "{name:?}");
+        let label = match name {
+            "" => "unknown-driver".to_owned(),
+            name => name
+                .replace('\\', r"\\")
+                .replace('"', "\\\"")
+                .replace('\n', r"\n"),
+        };
+        let metrics = get(probed.http, "/metrics").await.body;
+        let sample = format!(
+            "{{driver_name=\"{label}\",grpc_status_code=\"OK\",method_name=\"/csi.v1.Identity/Probe\""
+        );
+        assert!(metrics.contains(&sample), "{name:?}: {metrics}");
+    }
+}
+
+#[tokio::test]
 async fn a_drivers_directory_that_is_gone_for_good_is_the_end() {
     for known in [false, true] {
         let node = Node::new();
