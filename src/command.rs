@@ -211,9 +211,14 @@ impl Server {
         Self { stop, ended }
     }
 
-    /// Closes it and lets answers in flight end, which is bounded ([`crate::http::DRAIN`]).
-    pub(crate) async fn stop(self) {
-        drop(self.stop);
-        let _ = self.ended.await;
+    /// Closes all of them at once and lets answers in flight end, which is bounded ([`crate::http::DRAIN`]).
+    pub(crate) async fn stop_all(servers: Vec<Self>) {
+        let ended = servers.into_iter().map(|Self { stop, ended }| {
+            drop(stop);
+            ended
+        });
+        for ended in ended.collect::<Vec<_>>() {
+            let _ = ended.await;
+        }
     }
 }

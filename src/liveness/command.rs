@@ -95,9 +95,7 @@ async fn serve(settings: Settings, stop: oneshot::Receiver<()>) -> Result<(), Fa
         error = follow_name(&driver) => Err(error.into()),
         _ = stop => Ok(()),
     };
-    for server in servers {
-        server.stop().await;
-    }
+    Server::stop_all(servers).await;
     result
 }
 

@@ -87,9 +87,7 @@ async fn register(
             let _ = stop.await;
         })
         .await;
-    for server in servers {
-        server.stop().await;
-    }
+    Server::stop_all(servers).await;
     Ok(result?)
 }
 

@@ -195,6 +195,66 @@ async fn ask(http: std::net::SocketAddr, path: &str) -> TcpStream {
 }
 
 #[tokio::test]
+async fn a_stop_signal_is_success_within_a_second_with_probes_in_flight_too() {
+    for way in WAYS {
+        for signal in [
+            Signal::SIGTERM,
+            Signal::SIGINT,
+            Signal::SIGHUP,
+            Signal::SIGQUIT,
+        ] {
+            // Before the driver is there.
+            let node = Node::new();
+            let mut probed = way.start(&node, &[]).await;
+            probed.process.signal(signal);
+            assert_eq!(
+                probed.process.exit_within(END).await.code(),
+                Some(0),
+                "{way:?}"
+            );
+        }
+        let node = Node::new();
+        let driver = node.driver();
+        let more: &[&str] = match way {
+            Way::DropIn => &["--probe-timeout=20s"],
+            Way::Merged => &[
+                "--probe-timeout=20s",
+                "--timeout=20s",
+                "--http-endpoint=localhost:0",
+            ],
+        };
+        let mut probed = way.start(&node, more).await;
+        probed.until_alive().await;
+        driver.change(|behaviour| {
+            behaviour.probe = Fault::Hangs;
+            behaviour.plugin_info = Fault::Hangs;
+        });
+        let before = *driver.calls().borrow();
+        let mut asked = vec![
+            ask(probed.http, "/healthz").await,
+            ask(probed.http, "/healthz").await,
+        ];
+        until("the probe", || driver.calls().borrow().probe > before.probe).await;
+        if way == Way::Merged {
+            node.published_as(DRIVER).await;
+            // A call in flight on each of the two servers.
+            let diagnostics = probed.process.address_of("diagnostics").await;
+            asked.push(ask(diagnostics, "/healthz/driver").await);
+            until("the other", || {
+                driver.calls().borrow().plugin_info > before.plugin_info
+            })
+            .await;
+        }
+        probed.process.signal(Signal::SIGTERM);
+        assert_eq!(
+            probed.process.exit_within(END).await.code(),
+            Some(0),
+            "{way:?}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_probe_in_flight_at_the_end_is_still_answered_if_it_is_quick() {
     for way in WAYS {
         let node = Node::new();
