@@ -91,6 +91,13 @@ func (n *Node) StartDriver(t *testing.T) *Process {
 		"--topology")
 }
 
+// StartLivenessProbe starts the registrar's binary as the drop-in for the sidecar livenessprobe, with a port of its own.
+func (n *Node) StartLivenessProbe(t *testing.T, more ...string) *Process {
+	t.Helper()
+	args := append([]string{"livenessprobe", "--csi-address=" + n.DriverSocket, "--http-endpoint=127.0.0.1:0"}, more...)
+	return start(t, n.Root, required(t, registrarBin, "registrar"), args...)
+}
+
 // StartRegistrar returns once the registration socket exists, which must be the first thing that the kubelet's watcher
 // would take for a plugin. Flags come after those that every registrar is started with.
 func (n *Node) StartRegistrar(t *testing.T, flags ...string) *Process {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -12,6 +13,9 @@ import (
 
 // logTail bounds what a failing test shows of a process's output, in bytes.
 const logTail = 16 << 10
+
+// freezeLimit bounds how long the threads of a process may take to stop.
+const freezeLimit = 10 * time.Second
 
 // Process is a program under test that runs beside it; its end is an event, and its output is shown when the test fails.
 type Process struct {
@@ -63,8 +67,45 @@ func (p *Process) Exited() <-chan struct{} { return p.exited }
 // Terminate sends SIGTERM.
 func (p *Process) Terminate(t *testing.T) {
 	t.Helper()
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatalf("cannot terminate %s: %v", p.cmd.Path, err)
+	p.signal(t, syscall.SIGTERM)
+}
+
+// Freeze makes it hang, with its sockets open, and returns once every thread has stopped.
+func (p *Process) Freeze(t *testing.T) {
+	t.Helper()
+	p.signal(t, syscall.SIGSTOP)
+	for limit := time.Now().Add(freezeLimit); !p.frozen(t); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("%s still runs %s after it was stopped", p.cmd.Path, freezeLimit)
+		}
+	}
+}
+
+func (p *Process) frozen(t *testing.T) bool {
+	t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", p.cmd.Process.Pid))
+	if err != nil || len(threads) == 0 {
+		t.Fatalf("no threads of %s: %v", p.cmd.Path, err)
+	}
+	for _, thread := range threads {
+		// One that ended meanwhile runs no more.
+		if status, err := os.ReadFile(thread); err == nil && !strings.Contains(string(status), "State:\tT") {
+			return false
+		}
+	}
+	return true
+}
+
+// Thaw lets it go on.
+func (p *Process) Thaw(t *testing.T) {
+	t.Helper()
+	p.signal(t, syscall.SIGCONT)
+}
+
+func (p *Process) signal(t *testing.T, signal syscall.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(signal); err != nil {
+		t.Fatalf("cannot send %s to %s: %v", signal, p.cmd.Path, err)
 	}
 }
 
