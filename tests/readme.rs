@@ -23,12 +23,11 @@ fn joined(text: &str) -> String {
     let mut lines = text.lines();
     let mut joined = lines.next().unwrap_or_default().to_owned();
     for line in lines {
-        match joined.strip_suffix('\\') {
-            Some(before) => joined = format!("{before}{}", line.trim_start()),
-            None => {
-                joined.push('\n');
-                joined.push_str(line);
-            }
+        if let Some(before) = joined.strip_suffix('\\') {
+            joined = format!("{before}{}", line.trim_start());
+        } else {
+            joined.push('\n');
+            joined.push_str(line);
         }
     }
     joined

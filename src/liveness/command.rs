@@ -121,9 +121,8 @@ async fn follow_name(driver: &Driver) -> driver::Error {
                 note_name(before.as_deref(), &identified.name);
                 identified.socket
             }
-            (Err(error), None) => return error,
             // However often the driver is restarted: its new directory is not the one that is mounted here.
-            (Err(error @ driver::Error::DirectoryGone(_)), _) => return error,
+            (Err(error), None) | (Err(error @ driver::Error::DirectoryGone(_)), _) => return error,
             (Err(error), Some(_)) => {
                 tracing::error!(err = %error, "The restarted CSI driver does not tell its name");
                 driver.address.socket()

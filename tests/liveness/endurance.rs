@@ -123,7 +123,7 @@ async fn abuse_is_bounded_in_memory_and_the_next_probe_is_answered() {
     ]
     .concat();
     let many_headers = format!("GET /healthz HTTP/1.1\r\n{}", "X: y\r\n".repeat(10_000));
-    let garbage: Vec<u8> = (0..100_000_u32).map(|n| (n * 7 % 256) as u8).collect();
+    let garbage: Vec<u8> = (0..100_000_u32).map(|n| (n * 7).to_le_bytes()[0]).collect();
     let long_path = format!("GET /{} HTTP/1.1\r\n\r\n", "p".repeat(100_000));
     let unread = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n".repeat(1_000);
     let unfinished = format!("GET /healthz HTTP/1.1\r\nX: {}", "x".repeat(15_000));
