@@ -1,5 +1,5 @@
 //! `kubelet-plugin-manager`: the manager as a command, for a laptop and for CI. One file for each sub-command; what they
-//! share is a node ([`node`]) and a way to speak to people ([`terminal`], [`event_text`]).
+//! share is a node (`node`) and a way to speak to people (`terminal`, `event_text`).
 
 use std::ffi::OsString;
 use std::io::{self, Write};
