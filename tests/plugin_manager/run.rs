@@ -7,13 +7,16 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
+use tokio::io::AsyncReadExt;
 
 use crate::fake_registrar::Service;
-use crate::support::{DRIVER, Node, get, until};
+use crate::support::{DEADLINE, DRIVER, Node, get, until, within};
 use crate::tool::{Tool, command, outcome};
 
 /// `run` in a node's registry, with these arguments as well.
@@ -240,12 +243,49 @@ async fn bad_plugins_are_told_of_and_delay_nobody() {
 }
 
 #[tokio::test]
+async fn a_reader_that_stops_reading_delays_nobody_and_is_told() {
+    const SOCKETS: usize = 1500;
+    for reads_on in [true, false] {
+        let node = Node::new();
+        let _driver = node.driver();
+        let mut command = command(["run", "--output=json", "--registration-dir"]);
+        command.arg(node.registry()).stdout(Stdio::piped());
+        command.stderr(Stdio::null());
+        let mut tool = tokio::process::Command::from(command)
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        for number in 0..SOCKETS {
+            let path = node.registry().join(format!("{number}.sock"));
+            drop(UnixListener::bind(path).unwrap());
+        }
+        let registrar = node.registrar::<&str>([]);
+        registrar.log().line("status=\"registered\"").await;
+        let mut stdout = tool.stdout.take().unwrap();
+        if reads_on {
+            let mut text = Vec::new();
+            let told = async {
+                while !String::from_utf8_lossy(&text).contains("\"event\":\"lost\"") {
+                    assert_ne!(stdout.read_buf(&mut text).await.unwrap(), 0);
+                }
+            };
+            within(DEADLINE, "word of the lost events", told).await;
+        }
+        let id = i32::try_from(tool.id().unwrap()).unwrap();
+        kill(Pid::from_raw(id), Signal::SIGTERM).unwrap();
+        let status = within(DEADLINE, "the end", tool.wait()).await.unwrap();
+        assert_eq!(status.code(), Some(0), "reads on: {reads_on}");
+        registrar.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn a_reader_that_is_gone_ends_it_quietly() {
     let node = Node::new();
     let mut command = command(["run", "--registration-dir"]);
     command.arg(node.registry());
-    command.stdout(std::process::Stdio::piped());
-    command.stderr(std::process::Stdio::piped());
+    command.stdout(Stdio::piped());
+    command.stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     drop(child.stdout.take());
     let mut status = None;

@@ -18,6 +18,7 @@ use crate::signals::Signals;
 use crate::testing::csi_driver::CsiDriver;
 
 mod api_server;
+mod attempt;
 mod follower;
 mod process;
 mod report;
@@ -25,6 +26,7 @@ mod session;
 mod step;
 mod stop;
 mod warnings;
+mod words;
 
 use session::{Plan, Session};
 

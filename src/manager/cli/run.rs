@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tokio::sync::oneshot;
@@ -23,6 +24,9 @@ mod registry;
 use diagnostics::Diagnostics;
 use printer::Printer;
 pub(super) use registry::RegistryError;
+
+/// How long a reader may take for the last events.
+const DRAIN: Duration = Duration::from_secs(1);
 
 const AFTER_HELP: &str = "\
 A real kubelet's registry (.../kubelet/plugins_registry, whatever links lead there) is refused: every refusal sent there
@@ -112,7 +116,14 @@ async fn until_end(kubelet: Kubelet, printer: Printer) -> Result<Exit, Error> {
     let stop = kubelet.stop.clone();
     let ended = CancellationToken::new();
     let printing = async {
-        let result = printer.print(&ended).await;
+        let too_late = async {
+            ended.cancelled().await;
+            tokio::time::sleep(DRAIN).await;
+        };
+        let result = tokio::select! {
+            result = printer.print(&ended) => result,
+            () = too_late => Ok(()),
+        };
         stop.cancel();
         result
     };

@@ -1,22 +1,19 @@
 //! One check under way: a kubelet on a fresh directory, a registrar, and what they did.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io;
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::{Instant, sleep_until};
 
-use super::follower::{Attempt, End, Follower};
+use super::attempt::{Attempt, End};
+use super::follower::Follower;
 use super::process::Process;
 use super::report::{Identity, Report};
 use super::step::{Outcome, Record, Step};
-use super::{REGISTRATION_DIR, api_server, shown, warnings};
+use super::{api_server, shown, warnings, words};
 use crate::manager::cli::Error;
 use crate::manager::cli::node::{AuthorityName, Cluster, Kubelet, NodeArguments, Settings};
 use crate::manager::cli::terminal::Progress;
@@ -107,7 +104,7 @@ impl Session {
                 let text = format!(
                     "cannot start {}: {error}{}",
                     program.display(),
-                    hint(&error)
+                    words::hint(&error)
                 );
                 session.record(Step::Start, Outcome::Failed, start, text);
             }
@@ -171,11 +168,11 @@ impl Session {
                 biased;
                 event = self.events.recv() => match event {
                     Ok(event) => self.follower.on(&event),
-                    Err(RecvError::Lagged(count)) => self.warnings.push(lost(count)),
+                    Err(RecvError::Lagged(count)) => self.warnings.push(words::lost(count)),
                     Err(RecvError::Closed) => return Some(Cause::TimedOut),
                 },
                 status = running => {
-                    exited = Some(ended(status));
+                    exited = Some(words::ended(status));
                     deadline = deadline.min(Instant::now() + EXIT_GRACE);
                 }
                 () = sleep_until(deadline) => {
@@ -209,13 +206,13 @@ impl Session {
             (Step::Socket, Cause::Exited(how)) => {
                 format!(
                     "the registrar {how} before a registration socket appeared{}",
-                    self.clue()
+                    words::clue(&self.plan)
                 )
             }
             (Step::Socket, Cause::TimedOut) => {
                 format!(
                     "no registration socket appeared within {limit}{}",
-                    self.clue()
+                    words::clue(&self.plan)
                 )
             }
             (Step::NodeGetInfo, Cause::TimedOut) => format!(
@@ -225,18 +222,6 @@ impl Session {
             (_, Cause::TimedOut) => format!("not within {limit}{before}"),
         };
         self.record(step, Outcome::Failed, since, detail);
-    }
-
-    /// What in the directory, or in the command, may explain that there is no socket.
-    fn clue(&self) -> String {
-        let ignored = ignored_files(&self.plan.registry);
-        if !ignored.is_empty() {
-            return format!("; a kubelet ignores what is there: {}", ignored.join(", "));
-        }
-        if !self.plan.is_told_the_directory {
-            return format!("; none of its arguments contains {REGISTRATION_DIR}");
-        }
-        String::new()
     }
 
     /// Where a driver should be that has not answered.
@@ -297,55 +282,4 @@ impl Session {
             log.unwrap_or_default(),
         ))
     }
-}
-
-pub(super) fn lost(count: u64) -> String {
-    format!("{count} events came faster than they could be followed, and are missing here")
-}
-
-/// How a process ended, after "the registrar".
-pub(super) fn ended(status: io::Result<ExitStatus>) -> String {
-    use std::os::unix::process::ExitStatusExt;
-    match status {
-        Ok(status) => match (status.code(), status.signal()) {
-            (Some(code), _) => format!("exited with code {code}"),
-            (None, Some(signal)) => format!("was ended by signal {signal}"),
-            (None, None) => "ended".to_owned(),
-        },
-        Err(error) => format!("was lost: {error}"),
-    }
-}
-
-fn hint(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => "; it is no executable file, or may not be reached",
-        io::ErrorKind::NotFound => "; write its path, or the name of a command in PATH",
-        _ if error.raw_os_error() == Some(nix::errno::Errno::ENOEXEC as i32) => {
-            "; it is no program of this machine, and no script that begins with #!"
-        }
-        _ => "",
-    }
-}
-
-/// Files that a kubelet does not look at, with the reason.
-fn ignored_files(registry: &Path) -> Vec<String> {
-    let entries = fs::read_dir(registry).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let what = match fs::metadata(entry.path()) {
-                Ok(metadata) if metadata.is_dir() => return None,
-                Ok(metadata) if metadata.file_type().is_socket() => {
-                    if !name.starts_with('.') {
-                        return None;
-                    }
-                    "a socket, but hidden by its dot"
-                }
-                Ok(metadata) if metadata.is_file() => "a plain file, no socket",
-                Ok(_) => "no socket",
-                Err(_) => "a link that leads nowhere",
-            };
-            Some(format!("{name} is {what}"))
-        })
-        .collect()
 }

@@ -8,9 +8,10 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep_until};
 
 use super::process::Process;
-use super::session::{Session, TICK, ended, lost};
+use super::session::{Session, TICK};
 use super::shown;
 use super::step::{Outcome, Step};
+use super::words::{ended, lost};
 use crate::manager::OperationKind::Unregister;
 use crate::manager::event::{Event, What};
 

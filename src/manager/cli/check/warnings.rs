@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::net::UnixStream;
 
-use super::follower::{Attempt, End};
+use super::attempt::{Attempt, End};
 use super::step::{Outcome, Record, Step};
 use crate::manager::plugin_handler::Plugin;
 use crate::uds::socket_file::MAX_SOCKET_PATH;

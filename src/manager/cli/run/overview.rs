@@ -55,7 +55,7 @@ impl Overview {
     pub(super) fn line(&self, now: Instant) -> String {
         let stands = self.sockets.values();
         let registered = stands.clone().filter(|stand| stand.registered).count();
-        let mut line = format!("{} sockets, {registered} registered", self.sockets.len());
+        let mut line = format!("sockets: {}, registered: {registered}", self.sockets.len());
         // Writing to a String cannot fail.
         let begun = stands.clone().filter_map(|stand| stand.under_way).min();
         if let Some(begun) = begun {
@@ -101,11 +101,11 @@ mod tests {
         };
         assert_eq!(
             after(1, "a", vec![APPEARED, began(Register)]),
-            "1 sockets, 0 registered, one under way for 0 s"
+            "sockets: 1, registered: 0, one under way for 0 s"
         );
         let succeeded = |operation| What::OperationSucceeded { operation };
         let registered = vec![What::HandlerRegistered, succeeded(Register)];
-        assert_eq!(after(2, "a", registered), "1 sockets, 1 registered");
+        assert_eq!(after(2, "a", registered), "sockets: 1, registered: 1");
         let failed = What::OperationFailed {
             operation: Register,
             error: String::new(),
@@ -113,18 +113,18 @@ mod tests {
         };
         assert_eq!(
             after(3, "b", vec![APPEARED, began(Register), failed]),
-            "2 sockets, 1 registered, next attempt in 9 s"
+            "sockets: 2, registered: 1, next attempt in 9 s"
         );
         assert_eq!(
             after(4, "b", vec![What::Undesired]),
-            "1 sockets, 1 registered"
+            "sockets: 1, registered: 1"
         );
         assert_eq!(
             after(5, "a", vec![What::Undesired, began(Unregister)]),
-            "1 sockets, 1 registered, one under way for 0 s"
+            "sockets: 1, registered: 1, one under way for 0 s"
         );
         let name = "d".to_owned();
         let gone = vec![What::Deregistered { name }, succeeded(Unregister)];
-        assert_eq!(after(6, "a", gone), "0 sockets, 0 registered");
+        assert_eq!(after(6, "a", gone), "sockets: 0, registered: 0");
     }
 }

@@ -92,6 +92,7 @@ mod tests {
         symlink(&registry, root.join("link")).unwrap();
         symlink("data", root.join("relative")).unwrap();
         symlink(registry.join("later"), root.join("dangling")).unwrap();
+        symlink(root.join("link"), root.join("chain")).unwrap();
         for way in [
             "data/registry",
             "data/registry//",
@@ -104,6 +105,7 @@ mod tests {
             "data/registry/not/yet",
             "link/../registry",
             "dangling",
+            "chain/not/yet",
             "data",
             "",
         ] {

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::manager::Identity;
-use crate::manager::OperationKind::Unregister;
+use crate::manager::OperationKind::{Register, Unregister};
 use crate::manager::csi::objects::{CsiNode, ObjectMeta};
+use crate::manager::plugin_handler::Plugin;
 
 const SOCKET: &str = "/r/d-reg.sock";
 
