@@ -34,12 +34,11 @@ impl InFlight {
             }
             cuts.push_back(cut);
         }
-        // Of a crowd that comes in at once, only those begin that will not be cut off at once: beginning costs memory.
-        tokio::task::yield_now().await;
         tokio::select! {
+            // What needs not wait is done, however large the crowd.
             biased;
-            _ = is_cut => None,
             result = work => Some(result),
+            _ = is_cut => None,
         }
     }
 }

@@ -41,8 +41,8 @@ pub(super) struct Running {
     publish_error: Option<String>,
     calls: mpsc::Receiver<Call>,
     call_sender: mpsc::Sender<Call>,
-    /// Bounds the calls of the kubelet's that are being answered.
-    in_flight: InFlight,
+    /// Bounds the calls with large messages.
+    large_calls: InFlight,
     other_answer: Option<OtherAnswer>,
     /// The server of the last socket that is no longer published, ending within its drain time. Not those before it:
     /// a socket that is lost again and again would pile them up.
@@ -79,7 +79,7 @@ impl Running {
             publish_error: None,
             calls,
             call_sender,
-            in_flight: InFlight::new(service::MAX_CALLS),
+            large_calls: InFlight::new(service::MAX_LARGE_CALLS),
             other_answer: None,
             retired: None,
             status: registrar.status.clone(),
@@ -278,7 +278,7 @@ impl Running {
             publication: id,
             calls: self.call_sender.clone(),
             status: self.status.subscribe(),
-            in_flight: self.in_flight.clone(),
+            large_calls: self.large_calls.clone(),
         };
         match Publication::new(&self.config.registration_directory, plugin) {
             Ok(publication) => {

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::{Bytes, BytesMut};
 use http::HeaderValue;
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -42,9 +44,13 @@ pub const MAX_CONNECTIONS: usize = 64;
 /// Calls on one connection at once.
 pub const MAX_STREAMS: u32 = 4;
 
-/// Calls in flight, over all connections to all sockets of this process: each may hold a message of
-/// [`MAX_MESSAGE_SIZE`]. A kubelet makes one at a time; beyond the limit the oldest is answered `ResourceExhausted`.
-pub const MAX_CALLS: usize = 8;
+/// Bytes that every call may hold. `GetInfo` is empty, and so is a notification without an error text.
+pub const SMALL_MESSAGE: usize = 1024;
+
+/// Calls that hold more than [`SMALL_MESSAGE`] and are not complete, over all connections to all sockets of this process:
+/// each may hold up to [`MAX_MESSAGE_SIZE`]. A kubelet sends one at a time; beyond the limit the oldest is answered
+/// `ResourceExhausted`.
+pub const MAX_LARGE_CALLS: usize = 8;
 
 /// Receive window of a stream and of a connection, in bytes: messages are a few hundred.
 pub const WINDOW: u32 = 16 * 1024;
@@ -55,8 +61,15 @@ pub const MAX_HEADER_LIST: u32 = 8 * 1024;
 /// Bytes buffered for sending on one stream.
 pub const MAX_SEND_BUFFER: usize = 16 * 1024;
 
+/// What precedes a message: whether it is compressed, and its length (`Length-Prefixed-Message` of gRPC over HTTP/2).
+const MESSAGE_HEAD: usize = 5;
+
 /// Streams that a client may open and reset before they are looked at ("rapid reset").
 pub const MAX_PENDING_RESETS: usize = 8;
+
+/// Streams of one connection that the server resets for the client's fault, such as one too many at once, before it closes
+/// the connection. Each is remembered for a second.
+pub const MAX_ERROR_RESETS: usize = 8;
 
 /// How long calls in flight may take once the socket is withdrawn.
 pub const DRAIN: Duration = Duration::from_secs(2);
@@ -91,8 +104,8 @@ pub struct Plugin {
     pub calls: mpsc::Sender<Call>,
     /// Where the registration stands, for our own questions.
     pub status: watch::Receiver<RegistrarStatus>,
-    /// What bounds the calls in flight.
-    pub in_flight: InFlight,
+    /// What bounds the calls with large messages.
+    pub large_calls: InFlight,
 }
 
 #[derive(Debug)]
@@ -171,14 +184,14 @@ pub async fn serve(
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = UnixListener::from_std(listener)?;
-    let in_flight = plugin.in_flight.clone();
+    let large_calls = plugin.large_calls.clone();
     let service = RegistrationServer::new(RegistrationService {
         plugin,
         asked: AtomicBool::new(false),
     })
     .max_decoding_message_size(MAX_MESSAGE_SIZE);
     connections::serve(listener, MAX_CONNECTIONS, stop, DRAIN, |stream, session| {
-        serve_connection(stream, session, service.clone(), in_flight.clone())
+        serve_connection(stream, session, service.clone(), large_calls.clone())
     })
     .await;
     Ok(())
@@ -188,18 +201,23 @@ async fn serve_connection(
     stream: UnixStream,
     mut session: Session,
     service: RegistrationServer<RegistrationService>,
-    in_flight: InFlight,
+    large_calls: InFlight,
 ) {
     let finished = session.clone();
     let service = service_fn(move |request: http::Request<Incoming>| {
         let mut service = service.clone();
         let finished = finished.clone();
-        let in_flight = in_flight.clone();
+        let large_calls = large_calls.clone();
         async move {
             verbose!(5, method = request.uri().path(), "GRPC call");
-            let Some(response) = in_flight.run(service.call(request)).await else {
-                let status = Status::resource_exhausted("too many calls are in flight");
-                return Ok(status.into_http());
+            let (head, body) = request.into_parts();
+            let message = whole(body, &large_calls).await;
+            let response = match message {
+                Ok(message) => {
+                    let request = http::Request::from_parts(head, Full::new(message));
+                    service.call(request).await
+                }
+                Err(status) => return Ok(status.into_http()),
             };
             finished.completed_a_request();
             response
@@ -213,6 +231,7 @@ async fn serve_connection(
             .max_header_list_size(MAX_HEADER_LIST)
             .max_send_buf_size(MAX_SEND_BUFFER)
             .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+            .max_local_error_reset_streams(MAX_ERROR_RESETS)
             .serve_connection(TokioIo::new(Accepted::new(stream)), service)
     );
     let result = tokio::select! {
@@ -227,6 +246,44 @@ async fn serve_connection(
         let cause = error.source().unwrap_or(error);
         verbose!(4, err = %cause, "A connection to the registration socket broke");
     }
+}
+
+/// All of a call's message. Not left to tonic, which reserves memory for what a message says that it will be.
+async fn whole(mut body: Incoming, large_calls: &InFlight) -> Result<Bytes, Status> {
+    let mut message = BytesMut::new();
+    if !read(&mut body, &mut message, SMALL_MESSAGE).await? {
+        let rest = large_calls.run(read(
+            &mut body,
+            &mut message,
+            MESSAGE_HEAD + MAX_MESSAGE_SIZE,
+        ));
+        let rest = rest.await.unwrap_or_else(|| {
+            Err(Status::resource_exhausted(
+                "too many calls with large messages",
+            ))
+        });
+        if !rest? {
+            return Err(Status::out_of_range(format!(
+                "the message is longer than {MAX_MESSAGE_SIZE} bytes"
+            )));
+        }
+    }
+    Ok(message.freeze())
+}
+
+/// Reads on until the end, or until there are more than `limit` bytes; whether it was the end.
+async fn read(body: &mut Incoming, message: &mut BytesMut, limit: usize) -> Result<bool, Status> {
+    while message.len() <= limit {
+        let Some(frame) = body.frame().await else {
+            return Ok(true);
+        };
+        let frame = frame.map_err(|error| Status::from_error(Box::new(error)))?;
+        // Copied, since what was read keeps the whole buffer alive that it was read into. Trailers mean nothing here.
+        if let Ok(data) = frame.into_data() {
+            message.extend_from_slice(&data);
+        }
+    }
+    Ok(false)
 }
 
 /// Asks a registration socket who it is, as our own check: the answer counts for no kubelet. `limit` bounds connecting and

@@ -81,6 +81,8 @@ pub fn idle(
         .map(|_| {
             let mut unix = UnixStream::connect(path).unwrap();
             let mut tcp = TcpStream::connect(http).unwrap();
+            unix.set_read_timeout(Some(DEADLINE)).unwrap();
+            tcp.set_read_timeout(Some(DEADLINE)).unwrap();
             // May be cut off meanwhile.
             let _ = unix.write_all(says);
             let _ = tcp.write_all(says);
@@ -143,7 +145,7 @@ pub async fn f22_probes_idle_connections_garbage_slowloris() {
             TcpStream::connect(http).unwrap(),
             b"GET / HTTP/1.1\r\nA: ",
             until,
-        )
+        );
     };
     let over_unix = move || {
         slowly(

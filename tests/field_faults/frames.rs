@@ -89,10 +89,12 @@ pub enum Attack {
     Priorities,
     /// Windows that grow beyond their limit.
     WindowUpdates,
+    /// DATA frames of one octet, as many as the windows take.
+    TinyData,
 }
 
 impl Attack {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::BadPreface,
         Self::Noise,
         Self::OversizedFrame,
@@ -106,20 +108,25 @@ impl Attack {
         Self::EmptyData,
         Self::Priorities,
         Self::WindowUpdates,
+        Self::TinyData,
     ];
 
     /// Attacks for so long, with a new connection whenever the last one is cut.
     pub fn run(self, path: &Path, duration: Duration) {
         let end = Instant::now() + duration;
-        while Instant::now() < end {
+        for chunk in CHUNKS.into_iter().cycle() {
+            if Instant::now() > end {
+                return;
+            }
             // Cut off, or nobody reads: that is how it should go.
-            let _ = self.once(path, end);
+            let _ = self.once(path, chunk, end);
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    fn once(self, path: &Path, end: Instant) -> io::Result<()> {
+    fn once(self, path: &Path, chunk: usize, end: Instant) -> io::Result<()> {
         let mut client = Client::connect(path)?;
+        client.chunk = chunk;
         match self {
             Self::BadPreface => client.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")?,
             Self::Noise => client.send(&[0xa5; 4096])?,
@@ -175,6 +182,8 @@ impl Attack {
                 client.send(&frame(Kind::Data, END_STREAM, stream, &[0; 5]))
             }
             Self::EmptyData if stream == 1 => client.send(&get_info()),
+            Self::TinyData if stream <= 7 => client.announce(stream, 60 * 1024),
+            Self::TinyData => client.feed(stream % 8, b"x"),
             Self::EmptyData => client.send(&frame(Kind::Data, 0, 1, &[])),
             Self::Priorities => client.send(&frame(Kind::Priority, 0, stream, &[0, 0, 0, 0, 16])),
             Self::WindowUpdates => {
@@ -185,17 +194,39 @@ impl Attack {
 }
 
 /// A connection whose answers nobody reads.
-pub struct Client(UnixStream);
+pub struct Client {
+    stream: UnixStream,
+    /// Small frames go out together: as many as possible in a short time.
+    pending: Vec<u8>,
+    chunk: usize,
+}
+
+/// What is sent at once. Large pieces are more than a server can look at, small ones get further before it takes offence.
+const CHUNKS: [usize; 3] = [256, 4 * 1024, 64 * 1024];
 
 impl Client {
     pub fn connect(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         stream.set_write_timeout(Some(Duration::from_millis(200)))?;
-        Ok(Self(stream))
+        Ok(Self {
+            stream,
+            pending: Vec::new(),
+            chunk: CHUNKS[0],
+        })
     }
 
     fn send(&mut self, octets: &[u8]) -> io::Result<()> {
-        self.0.write_all(octets)
+        self.pending.extend(octets);
+        if self.pending.len() < self.chunk {
+            return Ok(());
+        }
+        self.flush()
+    }
+
+    /// Sends what has come together.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let octets = std::mem::take(&mut self.pending);
+        self.stream.write_all(&octets)
     }
 
     /// The preface and these settings.

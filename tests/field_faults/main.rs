@@ -7,6 +7,14 @@
 //! The rows run in a mount namespace of their own, so that what they mount vanishes with them.
 
 #![allow(
+    clippy::disallowed_methods,
+    reason = "the rules are for processes of one thread; attackers have threads of their own"
+)]
+#![allow(
+    clippy::unwrap_used,
+    reason = "all of it is test code, but without libtest's harness nothing says so"
+)]
+#![allow(
     unreachable_pub,
     reason = "the modules of a test binary have no users outside it"
 )]

@@ -81,9 +81,11 @@ pub async fn term_with_a_kubelet_in_every_state() {
     let mut stuck = Client::connect(&socket).unwrap();
     stuck.greet(&[]).unwrap();
     stuck.announce(1, 1000).unwrap();
+    stuck.flush().unwrap();
     let mut open = Client::connect(&socket).unwrap();
     open.greet(&[]).unwrap();
     open.open_block(100).unwrap();
+    open.flush().unwrap();
     let _mute = Client::connect(&socket).unwrap();
     answering(&socket, DEADLINE).await;
     stops(registrar, "calls that never end").await;

@@ -1,5 +1,7 @@
 //! Every row, in the order of the table.
 
+#![allow(clippy::too_many_lines, reason = "a table")]
+
 use crate::runner::{Pace, Row};
 use crate::{abuse, beyond, descriptors, driver, kubelet, phases, process, socket};
 

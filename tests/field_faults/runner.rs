@@ -167,7 +167,7 @@ fn print(outcomes: &[Outcome]) -> ExitCode {
     println!("\n| Row | Fault | Result | Seconds |\n|---|---|---|---|");
     for Outcome { row, took, failure } in outcomes {
         let id = match row.name.split_once('_') {
-            Some((id, _)) if id.starts_with('f') => id.to_uppercase(),
+            Some((id, _)) if id[1..].parse::<u8>().is_ok() => id.to_uppercase(),
             _ => "-".to_owned(),
         };
         let result = match failure {

@@ -206,7 +206,7 @@ pub async fn f07_path_of_108_bytes() {
 }
 
 pub async fn f08_hostile_names() {
-    let long = "n".repeat(300);
+    let endless = "n".repeat(300);
     for name in [
         "",
         "/",
@@ -219,7 +219,7 @@ pub async fn f08_hostile_names() {
         "nul\0",
         "escape\u{1b}[2J",
         "delete\u{7f}",
-        &long,
+        &endless,
     ] {
         let node = Node::new();
         let _driver = node.driver_with(Behaviour::named(name));
