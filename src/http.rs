@@ -292,7 +292,10 @@ async fn serve_connection<H: Handler>(stream: TcpStream, mut session: Session, h
                 path: request.uri().path().to_owned(),
                 query: request.uri().query().unwrap_or_default().to_owned(),
             };
-            let answer = handler.handle(question).await;
+            // A client that sends many requests at once waits its turn after each.
+            tokio::task::yield_now().await;
+            // hyper keeps room for this future as long as the connection lasts: for a box it is small.
+            let answer = Box::pin(handler.handle(question)).await;
             finished.completed_a_request();
             Ok::<_, Infallible>(answer.into_response())
         }

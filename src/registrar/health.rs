@@ -56,10 +56,14 @@ impl SharedCheck {
         }
     }
 
-    async fn answer(&self, check: impl Future<Output = Check> + Send + 'static) -> Answer {
+    /// A function, since only one of many who ask at once needs the check's own future, which is large.
+    async fn answer<F>(&self, check: impl FnOnce() -> F + Send + 'static) -> Answer
+    where
+        F: Future<Output = Check> + Send,
+    {
         let log = self.log.clone();
         let check = self.flight.ask(move || async move {
-            let check = check.await;
+            let check = check().await;
             match &check {
                 Check::Ok | Check::Waiting => {
                     verbose!(5, "Health check succeeded");
@@ -98,7 +102,7 @@ impl Health {
     /// too: charts use this for liveness, and a restart would not bring the driver sooner.
     pub async fn healthz(&self) -> Answer {
         let health = self.clone();
-        let check = async move { health.check_socket().await };
+        let check = move || async move { health.check_socket().await };
         self.registrar_check.answer(check).await
     }
 
@@ -106,7 +110,7 @@ impl Health {
     /// livenessProbe belongs on [`Liveness`](crate::liveness::Liveness).
     pub async fn driver(&self) -> Answer {
         let health = self.clone();
-        let check = async move { health.check_driver().await };
+        let check = move || async move { health.check_driver().await };
         self.driver_check.answer(check).await
     }
 
