@@ -53,7 +53,7 @@ async fn exposition(registrar: &Path) -> Result<String, String> {
         ))
         .args([
             "--http-endpoint=127.0.0.1:0",
-            "--liveness-endpoint=127.0.0.1:0",
+            "--liveness-endpoint=localhost:0",
         ])
         .stderr(Stdio::piped())
         .kill_on_drop(true)
@@ -71,6 +71,7 @@ async fn addresses(stderr: Option<ChildStderr>) -> Result<(String, String), Stri
     let stderr = stderr.ok_or("the registrar has no standard error")?;
     let mut lines = BufReader::new(stderr).lines();
     let (mut diagnostics, mut liveness) = (String::new(), String::new());
+    let mut last = String::new();
     while let Some(line) = lines.next_line().await.map_err(|error| error.to_string())? {
         let field = |name: &str| {
             let (_, rest) = line.split_once(&format!(" {name}=\""))?;
@@ -84,8 +85,11 @@ async fn addresses(stderr: Option<ChildStderr>) -> Result<(String, String), Stri
             }
             _ => {}
         }
+        last = line;
     }
-    Err("the registrar ended before it published its socket".to_owned())
+    Err(format!(
+        "the registrar ended before it published its socket: {last}"
+    ))
 }
 
 /// A kubelet that confirms and then refuses, so that both outcomes are counted.
