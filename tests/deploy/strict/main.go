@@ -6,11 +6,13 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 )
 
@@ -38,13 +40,13 @@ func run(in io.Reader, out io.Writer) error {
 		switch meta.APIVersion + " " + meta.Kind {
 		case "monitoring.coreos.com/v1 PodMonitor":
 			var monitor monitoring.PodMonitor
-			if err := yaml.UnmarshalStrict(document, &monitor); err != nil {
+			if err := decode(document, &monitor); err != nil {
 				return fmt.Errorf("PodMonitor: %w", err)
 			}
 			monitors++
 		case "monitoring.coreos.com/v1 PrometheusRule":
 			var rule monitoring.PrometheusRule
-			if err := yaml.UnmarshalStrict(document, &rule); err != nil {
+			if err := decode(document, &rule); err != nil {
 				return fmt.Errorf("PrometheusRule: %w", err)
 			}
 			spec, err := yaml.Marshal(rule.Spec)
@@ -61,4 +63,15 @@ func run(in io.Reader, out io.Writer) error {
 		return fmt.Errorf("%d PodMonitors and %d PrometheusRules, want one of each", monitors, rules)
 	}
 	return nil
+}
+
+// decode refuses unknown and repeated fields, and is as particular about upper case as an API server: the yaml package's own
+// strict mode is not.
+func decode(document []byte, into any) error {
+	asJSON, err := yaml.YAMLToJSONStrict(document)
+	if err != nil {
+		return err
+	}
+	problems, err := json.UnmarshalStrict(asJSON, into)
+	return errors.Join(append(problems, err)...)
 }
