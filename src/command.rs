@@ -17,8 +17,12 @@ use crate::registrar::cleanup::CleanupFlags;
 use crate::registrar::probe::ProbeFlags;
 use crate::signals::Signals;
 
-/// The version that `--version` prints.
-pub const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
+/// The version that `--version` prints: the package's, unless the build's environment names another in `REGISTRAR_VERSION`, as
+/// an image's does.
+pub const VERSION: &str = match option_env!("REGISTRAR_VERSION") {
+    Some(version) if !version.is_empty() => version,
+    _ => concat!("v", env!("CARGO_PKG_VERSION")),
+};
 
 /// The name under which the binary takes the liveness probe's place, and the sub-command that does the same.
 const LIVENESSPROBE: &str = "livenessprobe";

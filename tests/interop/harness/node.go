@@ -4,11 +4,13 @@ package harness
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,16 +105,34 @@ func (n *Node) StartLivenessProbe(t *testing.T, more ...string) *Process {
 func (n *Node) StartRegistrar(t *testing.T, flags ...string) *Process {
 	t.Helper()
 	bin := required(t, registrarBin, "registrar")
-	args := []string{
+	return n.startPublisher(t, n.RegistrationSocket, bin, append(n.registrarFlags(bin), flags...)...)
+}
+
+// Probe runs the registrar's exec probe, with its flags and these; it returns the exit code and what was written.
+func (n *Node) Probe(t *testing.T, flags ...string) (int, string) {
+	t.Helper()
+	bin := required(t, registrarBin, "registrar")
+	return runToEnd(t, bin, slices.Concat([]string{"probe"}, n.registrarFlags(bin), flags)...)
+}
+
+// Cleanup runs the registrar's preStop hook for the driver of that name, as Probe does.
+func (n *Node) Cleanup(t *testing.T, driver string) (int, string) {
+	t.Helper()
+	bin := required(t, registrarBin, "registrar")
+	return runToEnd(t, bin, "cleanup", "--driver-name="+driver, "--plugin-registration-path="+n.RegistrationDir)
+}
+
+func (n *Node) registrarFlags(bin string) []string {
+	flags := []string{
 		"--v=2",
 		"--csi-address=" + n.DriverSocket,
 		"--kubelet-registration-path=" + n.DriverSocket,
 		"--plugin-registration-path=" + n.RegistrationDir,
 	}
 	if knows(bin, terminationFlag) {
-		args = append(args, "--"+terminationFlag+"="+n.TerminationLog)
+		flags = append(flags, "--"+terminationFlag+"="+n.TerminationLog)
 	}
-	return n.startPublisher(t, n.RegistrationSocket, bin, append(args, flags...)...)
+	return flags
 }
 
 func (n *Node) startPublisher(t *testing.T, socket, bin string, args ...string) *Process {
@@ -146,6 +166,19 @@ func (n *Node) startPublisher(t *testing.T, socket, bin string, args ...string) 
 			t.Fatalf("no %s within %s", socket, readyLimit)
 		}
 	}
+}
+
+// runToEnd returns the exit code and what was written.
+func runToEnd(t *testing.T, bin string, args ...string) (int, string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), readyLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, bin, args...)
+	output, err := cmd.CombinedOutput()
+	if exited := new(exec.ExitError); err != nil && (!errors.As(err, &exited) || !exited.Exited()) {
+		t.Fatalf("%s: %v", cmd, err)
+	}
+	return cmd.ProcessState.ExitCode(), string(output)
 }
 
 // knows tells whether the usage text names the flag: a registrar without it is still measured by everything else.

@@ -11,6 +11,9 @@ import (
 	"time"
 )
 
+// stopLimit is how long a process may take to end once it was asked to, before it is killed.
+const stopLimit = 5 * time.Second
+
 // logTail bounds what a failing test shows of a process's output, in bytes.
 const logTail = 16 << 10
 
@@ -52,8 +55,12 @@ func launch(t *testing.T, dir string, cmd *exec.Cmd) *Process {
 		close(p.exited)
 	}()
 	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill()
-		<-p.exited
+		// Asked first: what runs a container in the registrar's place must end it.
+		_ = p.cmd.Process.Signal(syscall.SIGTERM)
+		if _, err := p.AwaitExit(stopLimit); err != nil {
+			_ = p.cmd.Process.Kill()
+			<-p.exited
+		}
 		if t.Failed() {
 			t.Logf("output of %s:\n%s", filepath.Base(cmd.Path), p.Output())
 		}

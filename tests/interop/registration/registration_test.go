@@ -4,9 +4,7 @@ package registration
 
 import (
 	"context"
-	"errors"
 	"flag"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -222,7 +220,5 @@ func wantExit(t *testing.T, registrar *harness.Process, want int) {
 
 func wantNoSocket(t *testing.T, node *harness.Node) {
 	t.Helper()
-	if _, err := os.Lstat(node.RegistrationSocket); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("%s is still there (lstat: %v)", node.RegistrationSocket, err)
-	}
+	wantNothing(t, node.RegistrationSocket)
 }
