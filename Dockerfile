@@ -50,8 +50,7 @@ RUN . /target \
  && cargo build --release --locked --no-default-features --features registrar --bin csi-node-driver-registrar \
  && mkdir /image \
  && cp "/tmp/target/$CARGO_BUILD_TARGET/release/csi-node-driver-registrar" /image/ \
- && deploy/image/licenses /image/licenses \
- && rm -rf /tmp/target
+ && deploy/image/licenses /image/licenses
 
 FROM scratch
 ARG VERSION=dev
