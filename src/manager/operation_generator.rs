@@ -11,7 +11,7 @@ use super::connector::Connector;
 use super::desired_state_of_world::DesiredPlugin;
 use super::event::{EventSink, What};
 use super::grpc_status::RpcError;
-use super::plugin_handler::{HandlerMap, Plugin, PluginHandler};
+use super::plugin_handler::{HandlerMap, Plugin, PluginHandler, RegisterError};
 use super::profile::Profile;
 use super::registration_client::{DialError, Dialer, RegistrationClient};
 use crate::klog;
@@ -215,7 +215,13 @@ impl OperationGenerator {
         let socket_path = plugin.socket_path.as_path();
         let retried = self.profile.retries_failed_registration();
         if let Err(error) = handler.register(plugin, &self.stop).await {
-            let error = error.to_string();
+            let error = match error {
+                RegisterError::Refused(error) => error.to_string(),
+                // As it is: registered to the manager's mind, and told nothing.
+                RegisterError::Panicked(text) => {
+                    return Err(OperationError::Panicked(text.to_owned()));
+                }
+            };
             self.events.emit_for(
                 socket_path,
                 What::HandlerRefused {

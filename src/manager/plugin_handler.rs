@@ -36,19 +36,30 @@ pub struct Plugin {
 /// A handler's own error; its text is what the plugin is told.
 pub type HandlerError = Box<dyn Error + Send + Sync>;
 
+/// Why a plugin was not registered.
+#[derive(Debug, thiserror::Error)]
+pub enum RegisterError {
+    /// The plugin is told so.
+    #[error(transparent)]
+    Refused(HandlerError),
+    /// The kubelet's handler panics, with this text: nobody is told, and nothing is cleaned up.
+    #[error("{0}")]
+    Panicked(&'static str),
+}
+
 /// `cache.PluginHandler` of `pluginmanager/cache/types.go`. One operation at a time is made for a socket, but several
 /// sockets may carry the same name at once.
 pub trait PluginHandler: fmt::Debug + Send + Sync {
     /// Whether this plugin may be registered. Nothing is changed.
     fn validate(&self, plugin: &Plugin) -> Result<(), HandlerError>;
 
-    /// Registers the plugin. On an error the handler has cleaned up by itself: it is not told to deregister. `stop` ends
+    /// Registers the plugin. Where it refuses, the handler has cleaned up by itself: it is not told to deregister. `stop` ends
     /// what the handler waits for, not what it has to tidy up.
     fn register<'a>(
         &'a self,
         plugin: &'a Plugin,
         stop: &'a CancellationToken,
-    ) -> BoxFuture<'a, Result<(), HandlerError>>;
+    ) -> BoxFuture<'a, Result<(), RegisterError>>;
 
     /// Takes back what was registered under `name`. The endpoint is given from Kubernetes 1.33 on.
     fn deregister<'a>(&'a self, name: &'a str, endpoint: Option<&'a str>) -> BoxFuture<'a, ()>;

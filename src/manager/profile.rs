@@ -141,7 +141,28 @@ impl Profile {
             attempts: 6,
             first: Duration::from_millis(first),
             factor,
+            jitter: 10,
         }
+    }
+
+    /// How often one registration asks a driver for its node, and at which distances, all within one deadline; the plugin is
+    /// not told why it failed. Later, a driver is asked once (`csiDriverClient.NodeGetInfo`; in 1.17, not in 1.19).
+    pub(super) const fn node_get_info_backoff(self) -> Option<Steps> {
+        if self.minor >= 19 {
+            return None;
+        }
+        Some(Steps {
+            attempts: 5,
+            first: Duration::from_secs(1),
+            factor: 2,
+            jitter: 0,
+        })
+    }
+
+    /// Whether a driver without a node id makes the handler panic: it looks into the error of a call that had none
+    /// (`csiDriverClient.NodeGetInfo`; in 1.17, not in 1.19).
+    pub const fn empty_node_id_panics(self) -> bool {
+        self.minor < 19
     }
 
     /// Whether version errors come from the CSI package and name the driver; later from apimachinery

@@ -3,9 +3,6 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Part of each sleep that chance may add to it.
-const JITTER: f64 = 0.1;
-
 /// Attempts and the sleeps between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Steps {
@@ -15,6 +12,8 @@ pub(super) struct Steps {
     pub(super) first: Duration,
     /// What each next sleep is multiplied with.
     pub(super) factor: u32,
+    /// Percent of each sleep that chance may add to it.
+    pub(super) jitter: u8,
 }
 
 impl Steps {
@@ -31,7 +30,8 @@ impl Steps {
                 Err(error) => errors.push(error),
             }
             if number < self.attempts {
-                tokio::time::sleep(sleep.mul_f64(1.0 + JITTER * chance())).await;
+                let jitter = f64::from(self.jitter) / 100.0;
+                tokio::time::sleep(sleep.mul_f64(1.0 + jitter * chance())).await;
                 sleep *= self.factor;
             }
         }
@@ -59,6 +59,7 @@ mod tests {
         attempts: 4,
         first: Duration::from_millis(10),
         factor: 5,
+        jitter: 10,
     };
 
     #[tokio::test(start_paused = true)]

@@ -5,18 +5,24 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::node_client::{NodeInfo, node_get_info};
+use super::node_client::{CSI_TIMEOUT, NodeInfo, Question, node_get_info};
 use super::node_info_manager::{InstallError, NodeInfoManager, UninstallError};
 use super::version::{Version, VersionError};
 use crate::manager::connector::Connector;
 use crate::manager::event::{EventSink, What};
 use crate::manager::go_text::{quote, quoted_list};
 use crate::manager::grpc_status::RpcError;
-use crate::manager::plugin_handler::{HandlerError, Plugin, PluginHandler};
+use crate::manager::plugin_handler::{HandlerError, Plugin, PluginHandler, RegisterError};
 use crate::manager::profile::Profile;
 use crate::manager::{BoxFuture, lock};
+
+const NIL_DEREFERENCE: &str = "runtime error: invalid memory address or nil pointer dereference";
+
+/// An answer of a driver with which it is not asked again, even by a kubelet that asks several times.
+const FINAL_ANSWER: &str = "no handler registered for plugin type";
 
 /// What a driver's registration fails with; the plugin is told this text.
 #[derive(Debug, thiserror::Error)]
@@ -33,8 +39,23 @@ enum CsiError {
     EmptyName,
     #[error(transparent)]
     NodeGetInfo(#[from] RpcError),
+    /// In the words of `wait.ErrWaitTimeout`.
+    #[error("timed out waiting for the condition")]
+    NodeGetInfoAttempts,
+    /// What Go's runtime panics with.
+    #[error("{NIL_DEREFERENCE}")]
+    NilDereference,
     #[error(transparent)]
     Install(#[from] InstallError),
+}
+
+impl From<CsiError> for RegisterError {
+    fn from(error: CsiError) -> Self {
+        match error {
+            CsiError::NilDereference => Self::Panicked(NIL_DEREFERENCE),
+            error => Self::Refused(error.into()),
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -158,28 +179,58 @@ impl CsiHandler {
             return Err(CsiError::EmptyName);
         }
         let result = self.make_known(plugin, stop).await;
-        if result.is_err()
-            && let Err(err) = self.unregister_driver(&plugin.name).await
-        {
-            tracing::error!(%err, "kubernetes.io/csi: registrationHandler.RegisterPlugin failed to unregister plugin due to previous error");
+        match &result {
+            Ok(()) | Err(CsiError::NilDereference) => {}
+            Err(_) => {
+                if let Err(err) = self.unregister_driver(&plugin.name).await {
+                    tracing::error!(%err, "kubernetes.io/csi: registrationHandler.RegisterPlugin failed to unregister plugin due to previous error");
+                }
+            }
         }
         result
     }
 
     async fn make_known(&self, plugin: &Plugin, stop: &CancellationToken) -> Result<(), CsiError> {
-        let info = self.ask_driver(plugin, stop).await?;
+        let info = self.node_get_info(plugin, stop).await?;
+        if info.node_id.is_empty() && self.profile.empty_node_id_panics() {
+            return Err(CsiError::NilDereference);
+        }
         self.node_info.install(&plugin.name, &info).await?;
         Ok(())
+    }
+
+    async fn node_get_info(
+        &self,
+        plugin: &Plugin,
+        stop: &CancellationToken,
+    ) -> Result<NodeInfo, CsiError> {
+        let deadline = Instant::now() + CSI_TIMEOUT;
+        let ask = || self.ask_driver(plugin, deadline, stop);
+        let Some(backoff) = self.profile.node_get_info_backoff() else {
+            return Ok(ask().await?);
+        };
+        let attempts = backoff.run(|| async {
+            match ask().await {
+                Err(error) if !error.message.contains(FINAL_ANSWER) => Err(error),
+                last => Ok(last),
+            }
+        });
+        let last = attempts.await.map_err(|_| CsiError::NodeGetInfoAttempts)?;
+        Ok(last?)
     }
 
     async fn ask_driver(
         &self,
         plugin: &Plugin,
+        deadline: Instant,
         stop: &CancellationToken,
     ) -> Result<NodeInfo, RpcError> {
-        let endpoint = Path::new(&plugin.endpoint);
-        let authority = self.profile.csi_authority();
-        let result = node_get_info(self.connector.as_ref(), endpoint, authority, stop).await;
+        let question = Question {
+            endpoint: Path::new(&plugin.endpoint),
+            authority: self.profile.csi_authority(),
+            deadline,
+        };
+        let result = node_get_info(self.connector.as_ref(), question, stop).await;
         let driver = plugin.name.clone();
         let what = match &result {
             Ok(info) => What::NodeInfoReceived {
@@ -229,7 +280,7 @@ impl PluginHandler for CsiHandler {
         &'a self,
         plugin: &'a Plugin,
         stop: &'a CancellationToken,
-    ) -> BoxFuture<'a, Result<(), HandlerError>> {
+    ) -> BoxFuture<'a, Result<(), RegisterError>> {
         Box::pin(async move { Ok(self.register_driver(plugin, stop).await?) })
     }
 

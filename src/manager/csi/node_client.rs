@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::manager::connector::{Connector, connect};
@@ -12,7 +13,7 @@ use crate::proto::csi::NodeGetInfoRequest;
 use crate::proto::csi::node_client::NodeClient;
 use crate::uds::authority::Authority;
 
-/// For `NodeGetInfo`, with its dial (`csiTimeout`).
+/// For all that one registration asks its driver, with the dials (`csiTimeout`).
 pub(super) const CSI_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// What a driver says of its node.
@@ -26,15 +27,23 @@ pub(super) struct NodeInfo {
     pub(super) topology: Option<BTreeMap<String, String>>,
 }
 
+/// Whom to ask, how, and until when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Question<'a> {
+    pub(super) endpoint: &'a Path,
+    pub(super) authority: Authority,
+    pub(super) deadline: Instant,
+}
+
 /// Calls `NodeGetInfo` once. A socket that is missing or refuses fails at once.
 pub(super) async fn node_get_info(
     connector: &dyn Connector,
-    endpoint: &Path,
-    authority: Authority,
+    question: Question<'_>,
     stop: &CancellationToken,
 ) -> Result<NodeInfo, RpcError> {
+    let limit = question.deadline.saturating_duration_since(Instant::now());
     let call = async {
-        let channel = connect(connector, endpoint, authority)
+        let channel = connect(connector, question.endpoint, question.authority)
             .await
             .map_err(RpcError::unavailable)?;
         let origin = channel.origin();
@@ -42,11 +51,11 @@ pub(super) async fn node_get_info(
             .max_decoding_message_size(crate::proto::MAX_MESSAGE_SIZE);
         answer(
             client
-                .node_get_info(request(NodeGetInfoRequest {}, CSI_TIMEOUT))
+                .node_get_info(request(NodeGetInfoRequest {}, limit))
                 .await,
         )
     };
-    let info = within(CSI_TIMEOUT, stop, call).await?;
+    let info = within(limit, stop, call).await?;
     Ok(NodeInfo {
         node_id: info.node_id,
         max_volumes_per_node: info.max_volumes_per_node,

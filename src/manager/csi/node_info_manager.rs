@@ -29,6 +29,7 @@ const UPDATE_BACKOFF: Steps = Steps {
     attempts: 4,
     first: Duration::from_millis(10),
     factor: 5,
+    jitter: 10,
 };
 
 /// Between two questions whether the API server answers (`waitForAPIServerForever`).

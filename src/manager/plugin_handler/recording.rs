@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{HandlerError, Plugin, PluginHandler};
+use super::{HandlerError, Plugin, PluginHandler, RegisterError};
 use crate::manager::{BoxFuture, lock};
 
 /// One call of a [`PluginHandler`] method.
@@ -86,7 +86,7 @@ impl PluginHandler for RecordingHandler {
         &'a self,
         plugin: &'a Plugin,
         stop: &'a CancellationToken,
-    ) -> BoxFuture<'a, Result<(), HandlerError>> {
+    ) -> BoxFuture<'a, Result<(), RegisterError>> {
         Box::pin(async move {
             let (delay, panics, error) = {
                 let mut state = lock(&self.state);
@@ -100,10 +100,10 @@ impl PluginHandler for RecordingHandler {
             };
             tokio::select! {
                 () = tokio::time::sleep(delay) => {}
-                () = stop.cancelled() => return Err("context canceled".into()),
+                () = stop.cancelled() => return Err(RegisterError::Refused("context canceled".into())),
             }
             assert!(!panics, "a handler that panics");
-            error.map_or(Ok(()), |error| Err(error.into()))
+            error.map_or(Ok(()), |error| Err(RegisterError::Refused(error.into())))
         })
     }
 

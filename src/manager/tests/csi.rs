@@ -217,6 +217,70 @@ async fn h02_a_driver_that_fails_is_asked_once_and_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn h02_before_1_19_a_driver_that_fails_is_asked_five_times() {
+    let mut world = world(K117).await;
+    for _ in 0..5 {
+        world
+            .driver
+            .next_answer(Answer::Error(Status::unavailable("not ready")));
+    }
+    let plugin = FakePlugin::csi();
+    world.kubelet.skip_events();
+    world.kubelet.appear(SOCKET, &plugin);
+    let start = Instant::now();
+    world.kubelet.start();
+    let mut asked = Vec::new();
+    let failed = loop {
+        let Event { at, what, .. } = world.kubelet.until(|_| true).await;
+        match what {
+            What::NodeInfoFailed { .. } => asked.push((at - start).as_secs()),
+            What::OperationFailed { .. } => break at,
+            _ => {}
+        }
+    };
+    assert_eq!(asked, [0, 1, 3, 7, 15]);
+    assert_eq!((failed - start).as_secs(), 15);
+    assert_eq!(
+        last_refusal(&plugin),
+        "RegisterPlugin error -- plugin registration failed with err: timed out waiting for the condition"
+    );
+    assert!(world.handler.drivers().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn h02_before_1_19_a_driver_may_recover_within_one_registration() {
+    let mut world = world(K117).await;
+    for _ in 0..2 {
+        world
+            .driver
+            .next_answer(Answer::Error(Status::unavailable("not ready")));
+    }
+    let plugin = FakePlugin::csi();
+    world.kubelet.appear(SOCKET, &plugin);
+    let start = Instant::now();
+    world.kubelet.start();
+    let registered = world.kubelet.until_registered().await;
+    assert_eq!((registered.at - start).as_secs(), 3);
+    assert_eq!(plugin.asked(), 1);
+    assert_eq!(world.store.drivers(), [DRIVER]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn h02_before_1_19_one_answer_is_final() {
+    let mut world = world(K117).await;
+    let text = "no handler registered for plugin type: CSIPlugin";
+    world
+        .driver
+        .next_answer(Answer::Error(Status::internal(text)));
+    let plugin = FakePlugin::csi();
+    world.kubelet.appear(SOCKET, &plugin);
+    world.kubelet.start();
+    world.kubelet.until_failed().await;
+    assert_eq!(world.driver.http.calls().len(), 1);
+    assert!(last_refusal(&plugin).ends_with(&format!("code = Internal desc = {text}")));
+}
+
+#[tokio::test(start_paused = true)]
 async fn h03_a_missing_endpoint_fails_at_once() {
     let mut world = world(K136).await;
     world.kubelet.network.remove(ENDPOINT);
@@ -250,6 +314,19 @@ async fn h04_a_driver_that_hangs_has_two_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn h04_before_1_19_the_two_minutes_are_for_all_attempts() {
+    let mut world = world(K117).await;
+    world.driver.next_answer(Answer::Never);
+    let plugin = FakePlugin::csi();
+    world.kubelet.appear(SOCKET, &plugin);
+    let start = Instant::now();
+    world.kubelet.start();
+    let (at, _) = world.kubelet.until_failed().await;
+    assert_eq!((at - start).as_secs(), 120 + 15);
+    assert!(last_refusal(&plugin).ends_with("err: timed out waiting for the condition"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn h05_a_driver_without_node_id_is_refused() {
     let store = cluster();
     let (mut kubelet, handler) = Kubelet::csi(Arc::default(), K136, store.clone()).await;
@@ -266,6 +343,26 @@ async fn h05_a_driver_without_node_id_is_refused() {
     assert_eq!(store.annotation(), None);
     assert_eq!(store.drivers(), [""; 0]);
     assert!(kubelet.actual().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn h05_before_1_19_a_driver_without_node_id_panics_the_operation() {
+    let mut world = world(K117).await;
+    listen(&world.kubelet, ENDPOINT, &FakeDriver::new(""));
+    let plugin = FakePlugin::csi();
+    world.kubelet.appear(SOCKET, &plugin);
+    world.kubelet.start();
+    let (_, error) = world.kubelet.until_failed().await;
+    assert_eq!(
+        error,
+        "recovered from panic \"runtime error: invalid memory address or nil pointer dereference\""
+    );
+    pass(600).await;
+    assert_eq!(plugin.notifications(), []);
+    assert_eq!(plugin.asked(), 1);
+    assert_eq!(world.kubelet.actual(), [SOCKET]);
+    assert!(world.handler.drivers().contains_key(DRIVER));
+    assert_eq!(world.store.drivers(), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]

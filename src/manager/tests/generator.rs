@@ -13,7 +13,7 @@ use crate::manager::desired_state_of_world::DesiredPlugin;
 use crate::manager::event::What;
 use crate::manager::identity::Identity;
 use crate::manager::plugin_handler::{
-    HandlerError, Plugin, PluginHandler, RecordedCall, RecordingHandler,
+    HandlerError, Plugin, PluginHandler, RecordedCall, RecordingHandler, RegisterError,
 };
 use crate::manager::profile::Profile;
 use crate::proto::CSI_PLUGIN;
@@ -303,7 +303,7 @@ impl PluginHandler for WatchingHandler {
         &'a self,
         _: &'a Plugin,
         _: &'a CancellationToken,
-    ) -> BoxFuture<'a, Result<(), HandlerError>> {
+    ) -> BoxFuture<'a, Result<(), RegisterError>> {
         Box::pin(async { Ok(()) })
     }
 
