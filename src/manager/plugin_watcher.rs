@@ -1,7 +1,7 @@
 //! Fills the desired state from the registration directory: what is there at the start, and what inotify tells later
 //! (`pluginmanager/pluginwatcher/plugin_watcher.go`; what fsnotify makes of inotify's events is part of it).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, Metadata};
 use std::io;
@@ -73,6 +73,8 @@ pub(super) struct PluginWatcher {
     stream: EventStream<Vec<u8>>,
     /// Paths of the watched directories, by the name under which they were watched last.
     directories: HashMap<WatchDescriptor, PathBuf>,
+    /// Paths that have a watch already, where watches are kept by path.
+    taken: HashSet<PathBuf>,
 }
 
 impl PluginWatcher {
@@ -102,6 +104,7 @@ impl PluginWatcher {
             events,
             stream,
             directories: HashMap::new(),
+            taken: HashSet::new(),
         };
         match watcher.traverse(root) {
             Ok(()) => watcher.events.emit(What::Watching {
@@ -139,13 +142,10 @@ impl PluginWatcher {
         let mask = event.mask;
         if mask.contains(EventMask::Q_OVERFLOW) {
             self.failed(&PathError::Overflow);
-        } else if mask.contains(EventMask::IGNORED) {
+        } else if mask.intersects(EventMask::DELETE_SELF | EventMask::IGNORED) {
             self.forget(&event.wd);
         } else if mask.contains(EventMask::MOVE_SELF) {
-            // Its path is not known any more; fsnotify drops the watch. `IGNORED` follows.
-            if let Err(err) = self.stream.watches().remove(event.wd) {
-                klog::verbose!(4, %err, "Watch of a moved directory is gone already");
-            }
+            self.moved(event.wd);
         } else if let Some(path) = self.path(&event.wd, event.name) {
             if mask.intersects(EventMask::CREATE | EventMask::MOVED_TO) {
                 match self.created(&path) {
@@ -168,10 +168,24 @@ impl PluginWatcher {
     }
 
     fn forget(&mut self, directory: &WatchDescriptor) {
-        if let Some(path) = self.directories.remove(directory)
-            && path == self.root
-        {
+        let Some(path) = self.directories.remove(directory) else {
+            return;
+        };
+        if self.taken.remove(&path) {
+            self.deleted(&path);
+        }
+        if path == self.root {
             self.failed(&PathError::RootGone { path });
+        }
+    }
+
+    /// The path of a moved directory is not known any more; fsnotify drops the watch since it knows. `IGNORED` follows.
+    fn moved(&mut self, directory: WatchDescriptor) {
+        if self.profile.watches_by_path() {
+            return;
+        }
+        if let Err(err) = self.stream.watches().remove(directory) {
+            klog::verbose!(4, %err, "Watch of a moved directory is gone already");
         }
     }
 
@@ -288,7 +302,10 @@ impl PluginWatcher {
                 path: directory.to_owned(),
                 source,
             })?;
-        self.directories.insert(descriptor, directory.to_owned());
+        let is_free = !self.profile.watches_by_path() || self.taken.insert(directory.to_owned());
+        if is_free {
+            self.directories.insert(descriptor, directory.to_owned());
+        }
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 //! 1.37.2. Where two of these differ, the later one is taken for the first with the change.
 //!
 //! Not modelled: 1.17 and 1.19 hand operations the live map of handlers instead of a copy; stopping the watcher takes 11
-//! seconds in 1.17; fsnotify before 1.7 keeps the watch of a directory that is renamed.
+//! seconds in 1.17.
 
 use std::fmt;
 use std::str::FromStr;
@@ -79,6 +79,13 @@ impl Profile {
     /// (`traversePluginDir`; not in 1.24, in 1.26).
     pub const fn listing_follows_symlinks(self) -> bool {
         self.minor >= 26
+    }
+
+    /// Whether the watcher keeps its watches by path, as fsnotify does before 1.7: one whose directory is renamed goes on
+    /// under the old name, and a directory in the place of one that is deleted but still in use goes unseen, since a socket
+    /// keeps its directory as long as it is open (`inotify.Add`; fsnotify 1.6.0 in 1.28, 1.7.0 in 1.29).
+    pub const fn watches_by_path(self) -> bool {
+        self.minor < 29
     }
 
     /// What registration calls carry: the kubelet sets nothing, and grpc-go percent-encodes its target from 1.57 on

@@ -410,6 +410,29 @@ async fn d18_a_directory_that_is_made_again_is_watched_again() {
 }
 
 #[tokio::test]
+async fn d18_up_to_1_28_a_directory_is_not_seen_in_the_place_of_one_in_use() {
+    for (minor, seen) in [(28, &[][..]), (29, &["sub/b.sock"])] {
+        let mut watched = Registry::new().watch(Profile::from_minor(minor).unwrap());
+        watched.mkdir("sub");
+        let in_use = UnixListener::bind(watched.path("sub/a.sock")).unwrap();
+        watched.assert_desired(&["sub/a.sock"]).await;
+        fs::remove_dir_all(watched.path("sub")).unwrap();
+        watched.mkdir("sub");
+        watched.catch_up().await;
+        watched.bind("sub/b.sock");
+        watched.assert_desired(seen).await;
+        // Its deletion is told now, which makes its name free.
+        drop(in_use);
+        fs::remove_dir_all(watched.path("sub")).unwrap();
+        watched.assert_desired(&[]).await;
+        watched.mkdir("sub");
+        watched.catch_up().await;
+        watched.bind("sub/c.sock");
+        watched.assert_desired(&["sub/c.sock"]).await;
+    }
+}
+
+#[tokio::test]
 async fn d19_a_root_that_is_made_again_is_not_watched() {
     let mut watched = Registry::new().watch(NEWEST);
     watched.bind("a.sock");
@@ -511,6 +534,19 @@ async fn a_directory_that_is_moved_in_is_listed_and_one_that_is_moved_out_stays(
     fs::rename(watched.path("inside"), &outside).unwrap();
     UnixListener::bind(outside.join("b.sock")).unwrap();
     watched.assert_desired(&["inside/a.sock"]).await;
+}
+
+#[tokio::test]
+async fn up_to_1_28_a_directory_that_is_renamed_stays_watched() {
+    for (minor, seen) in [(28, &["new/a.sock"][..]), (29, &[])] {
+        let mut watched = Registry::new().watch(Profile::from_minor(minor).unwrap());
+        watched.mkdir("old");
+        watched.catch_up().await;
+        fs::rename(watched.path("old"), watched.path("new")).unwrap();
+        watched.catch_up().await;
+        watched.bind("new/a.sock");
+        watched.assert_desired(seen).await;
+    }
 }
 
 #[tokio::test]

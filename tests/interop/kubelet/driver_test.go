@@ -54,7 +54,12 @@ func (c *cluster) startFakeDriver(t *testing.T, faults map[string]protocol.Fault
 
 func (c *cluster) startFakePlugin(t *testing.T, registrationSocket, driverSocket string) fakePlugin {
 	t.Helper()
-	return fakePlugin{harness.StartTalker[protocol.PluginEvent](t, c.Root, *fakePluginBin,
+	return startFakePlugin(t, c.Root, registrationSocket, driverSocket)
+}
+
+func startFakePlugin(t *testing.T, root, registrationSocket, driverSocket string) fakePlugin {
+	t.Helper()
+	return fakePlugin{harness.StartTalker[protocol.PluginEvent](t, root, *fakePluginBin,
 		"-registration-socket="+registrationSocket, "-csi-socket="+driverSocket)}
 }
 

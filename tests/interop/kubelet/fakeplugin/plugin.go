@@ -148,10 +148,16 @@ func (c *calls) current() protocol.PluginSettings {
 	return c.settings
 }
 
-// fault is the one that befalls this call of the method.
+// fault is the one that befalls this call of the method, with the delay of all its calls.
 func (c *calls) fault(method string) protocol.Fault {
 	c.lock.Lock()
 	defer c.lock.Unlock()
+	fault := c.nextFault(method)
+	fault.DelayMS += c.settings.DelaysMS[method]
+	return fault
+}
+
+func (c *calls) nextFault(method string) protocol.Fault {
 	fault := c.settings.Faults[method]
 	switch fault.Times {
 	case 0:

@@ -78,6 +78,8 @@ type PluginSettings struct {
 	MaxVolumes int64             `json:"max_volumes,omitempty"`
 	Topology   map[string]string `json:"topology,omitempty"`
 
+	// DelaysMS are waited by every call of a method before its answer or its fault, in milliseconds.
+	DelaysMS map[string]int `json:"delays_ms,omitempty"`
 	// Faults by method; see PluginEvent.Method. Identity's methods may have faults too.
 	Faults map[string]Fault `json:"faults,omitempty"`
 }
@@ -86,7 +88,7 @@ type PluginSettings struct {
 type Fault struct {
 	// Times is the number of calls that it befalls; 0: all.
 	Times int `json:"times,omitempty"`
-	// DelayMS is waited before the answer, in milliseconds; a client that gives up ends it.
+	// DelayMS is waited before the answer, beyond DelaysMS, in milliseconds; a client that gives up ends it.
 	DelayMS int `json:"delay_ms,omitempty"`
 	// Code is the gRPC code of the answer; 0: the answer is right.
 	Code uint32 `json:"code,omitempty"`

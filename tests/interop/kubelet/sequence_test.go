@@ -1,0 +1,221 @@
+package kubelet
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"interop/harness"
+	"interop/kubelet/common/protocol"
+)
+
+// A sequence runs in real time, by the reconciler's beat: it makes a pass at once and then one a second. Plugins answer some
+// tenths of a second after a pass, each at a time of its own, and what a sequence does comes late in the second. So neither
+// the order of things nor the pass that finds a backoff over depends on who is faster by milliseconds.
+const (
+	beat = time.Second
+	// phase is when in a second steps are done.
+	phase = 850 * time.Millisecond
+	// firstInfo is when the first plugin answers GetInfo, in milliseconds; each next one comes spacing later.
+	firstInfo, spacing = 200, 100
+	// answer is how long every other answer takes, in milliseconds.
+	answer = 80
+)
+
+// sequence is what happens around a kubelet.
+type sequence struct {
+	name string
+	// sockets are the plugins' registration sockets, below the registration directory.
+	sockets []string
+	// before is done while no kubelet runs.
+	before []action
+	steps  []step
+	// rest is how many seconds are left after the last step.
+	rest int
+}
+
+// step is done together, the given number of seconds after the step before it, or after the kubelet's start.
+type step struct {
+	wait    int
+	actions []action
+}
+
+// action is one thing that is done.
+type action struct {
+	what string
+	do   func(*testing.T, *world)
+}
+
+func (s sequence) plus(wait int, actions ...action) sequence {
+	s.steps = append(slices.Clone(s.steps), step{wait, actions})
+	return s
+}
+
+// starter is startKubelet or startManager.
+type starter func(*testing.T, *harness.Node, release) *life
+
+// world is a node with its plugins and the kubelets that it has had.
+type world struct {
+	*harness.Node
+	release release
+	start   starter
+	plugins []fakePlugin
+	lives   []*life
+	// steps are the times at which they were done.
+	steps []time.Time
+	// end is when the kubelet was asked to stop: what it may still do is no matter.
+	end time.Time
+	// looks are before each step and at the end.
+	looks []look
+}
+
+// look is what is desired and registered at a time.
+type look struct {
+	at              time.Time
+	desired, actual []string
+}
+
+// run returns what is to be compared.
+func (s sequence) run(t *testing.T, release release, start starter) trace {
+	w := &world{Node: harness.NewNode(t), release: release, start: start}
+	for number, socket := range s.sockets {
+		driver := filepath.Join(w.Root, "plugins", fmt.Sprint(number), "csi.sock")
+		if err := os.MkdirAll(filepath.Dir(driver), 0o750); err != nil {
+			t.Fatal(err)
+		}
+		w.plugins = append(w.plugins, startFakePlugin(t, w.Root, w.path(socket), driver))
+	}
+	for _, action := range s.before {
+		action.do(t, w)
+	}
+	w.startKubelet(t)
+	seconds := 0
+	for _, step := range s.steps {
+		seconds += step.wait
+		w.await(seconds)
+		w.look(t)
+		w.steps = append(w.steps, time.Now())
+		before := w.kubelet()
+		for _, action := range step.actions {
+			action.do(t, w)
+		}
+		if w.kubelet() != before {
+			seconds = 0
+		}
+	}
+	w.await(seconds + s.rest)
+	w.look(t)
+	w.end = time.Now()
+	w.kubelet().stop(t)
+	return w.trace(s)
+}
+
+func (w *world) path(socket string) string { return filepath.Join(w.RegistrationDir, socket) }
+
+func (w *world) kubelet() *life { return w.lives[len(w.lives)-1] }
+
+func (w *world) startKubelet(t *testing.T) {
+	t.Helper()
+	life := w.start(t, w.Node, w.release)
+	for _, event := range life.events() {
+		if event.Event == protocol.ManagerStarted {
+			life.began = event.at
+		}
+	}
+	w.lives = append(w.lives, life)
+}
+
+// await returns late in the given second since the kubelet's start, by its own passes, which drift: an operation starts with
+// a pass.
+func (w *world) await(seconds int) {
+	life := w.kubelet()
+	var drift time.Duration
+	for _, event := range life.events() {
+		if event.Event == protocol.OperationStarted {
+			drift = event.at.Sub(life.began) % beat
+		}
+	}
+	time.Sleep(time.Until(life.began.Add(time.Duration(seconds)*beat + drift + phase)))
+}
+
+func (w *world) look(t *testing.T) {
+	t.Helper()
+	desired, actual := w.kubelet().state(t)
+	w.looks = append(w.looks, look{time.Now(), desired, actual})
+}
+
+// What can be done.
+
+// restart ends the kubelet as a kill does; the next one finds a cluster without its traces.
+func restart() action {
+	return action{"restart", func(t *testing.T, w *world) {
+		t.Helper()
+		w.kubelet().process.Kill(t)
+		w.startKubelet(t)
+	}}
+}
+
+func command(plugin int, name string) action {
+	return action{fmt.Sprintf("%d %s", plugin, name), func(t *testing.T, w *world) {
+		t.Helper()
+		w.plugins[plugin].do(t, protocol.PluginCommand{Command: name})
+	}}
+}
+
+func publish(plugin int) action  { return command(plugin, protocol.Publish) }
+func replace(plugin int) action  { return command(plugin, protocol.PublishByRename) }
+func unlink(plugin int) action   { return command(plugin, protocol.Unlink) }
+func hangUp(plugin int) action   { return command(plugin, protocol.Close) }
+func serveCSI(plugin int) action { return command(plugin, protocol.ServeCSI) }
+func closeCSI(plugin int) action { return command(plugin, protocol.CloseCSI) }
+
+// configure gives the plugin these settings, and the delays that keep the order.
+func configure(plugin int, settings protocol.PluginSettings) action {
+	settings.DelaysMS = map[string]int{
+		"GetInfo": firstInfo + plugin*spacing, "NodeGetInfo": answer, "NotifyRegistrationStatus": answer,
+	}
+	settings.Faults = maps.Clone(settings.Faults)
+	return action{fmt.Sprintf("%d is %+v", plugin, settings), func(t *testing.T, w *world) {
+		t.Helper()
+		w.plugins[plugin].do(t, protocol.PluginCommand{Command: protocol.Configure, Settings: &settings})
+	}}
+}
+
+// appear configures, serves and publishes.
+func appear(plugin int, settings protocol.PluginSettings) []action {
+	return []action{configure(plugin, settings), serveCSI(plugin), replace(plugin)}
+}
+
+// file is an action on paths below the registration directory.
+func file(what string, do func(path func(string) string) error) action {
+	return action{what, func(t *testing.T, w *world) {
+		t.Helper()
+		if err := do(w.path); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}}
+}
+
+func rename(from, to string) action {
+	return file("rename "+from+" "+to, func(path func(string) string) error { return os.Rename(path(from), path(to)) })
+}
+
+func link(target, name string) action {
+	return file("link "+target+" "+name, func(path func(string) string) error { return os.Symlink(path(target), path(name)) })
+}
+
+func makeDirectory(name string) action {
+	return file("mkdir "+name, func(path func(string) string) error { return os.MkdirAll(path(name), 0o750) })
+}
+
+func makeFile(name string) action {
+	return file("touch "+name, func(path func(string) string) error { return os.WriteFile(path(name), nil, 0o600) })
+}
+
+func remove(name string) action {
+	return file("rm -r "+name, func(path func(string) string) error { return os.RemoveAll(path(name)) })
+}
