@@ -432,7 +432,12 @@ pub struct HttpAnswer {
 
 /// `GET path`, on a connection of its own.
 pub async fn get(address: SocketAddr, path: &str) -> HttpAnswer {
-    request(
+    try_get(address, path).await.unwrap()
+}
+
+/// The same of a server that may be gone.
+pub async fn try_get(address: SocketAddr, path: &str) -> io::Result<HttpAnswer> {
+    try_request(
         address,
         &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"),
     )
@@ -441,15 +446,19 @@ pub async fn get(address: SocketAddr, path: &str) -> HttpAnswer {
 
 /// Sends these octets and reads to the end.
 pub async fn request(address: SocketAddr, octets: &str) -> HttpAnswer {
+    try_request(address, octets).await.unwrap()
+}
+
+async fn try_request(address: SocketAddr, octets: &str) -> io::Result<HttpAnswer> {
     let mut answer = String::new();
     within(Duration::from_mins(1), "an HTTP answer", async {
-        let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(octets.as_bytes()).await.unwrap();
-        stream.read_to_string(&mut answer).await.unwrap();
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(octets.as_bytes()).await?;
+        stream.read_to_string(&mut answer).await
     })
-    .await;
+    .await?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    HttpAnswer {
+    Ok(HttpAnswer {
         status: head
             .split(' ')
             .nth(1)
@@ -458,5 +467,5 @@ pub async fn request(address: SocketAddr, octets: &str) -> HttpAnswer {
             .unwrap_or_default(),
         head: head.to_owned(),
         body: body.to_owned(),
-    }
+    })
 }
