@@ -15,9 +15,10 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nix::errno::Errno;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 
-use crate::connections::{self, Session};
+use crate::connections::{self, Listener, Session};
 
 /// Connections to one server at once; beyond that the oldest that never completed a request is closed.
 pub const MAX_CONNECTIONS: usize = 128;
@@ -210,16 +211,22 @@ impl Listeners {
                 TcpListener::from_std(listener)
             })
             .collect::<io::Result<Vec<_>>>()?;
-        connections::serve(
-            listeners,
-            MAX_CONNECTIONS,
-            stop,
-            DRAIN,
-            |stream, session| serve_connection(stream, session, handler.clone()),
-        )
-        .await;
+        serve(listeners, handler, stop).await;
         Ok(())
     }
+}
+
+/// Answers the requests on a listener's connections until `stop`.
+pub async fn serve<L, H>(listener: L, handler: H, stop: impl Future<Output = ()>)
+where
+    L: Listener,
+    L::Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    H: Handler,
+{
+    connections::serve(listener, MAX_CONNECTIONS, stop, DRAIN, |stream, session| {
+        serve_connection(stream, session, handler.clone())
+    })
+    .await;
 }
 
 /// What a server answers with.
@@ -281,7 +288,11 @@ impl Answer {
     }
 }
 
-async fn serve_connection<H: Handler>(stream: TcpStream, mut session: Session, handler: H) {
+async fn serve_connection<S, H>(stream: S, mut session: Session, handler: H)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    H: Handler,
+{
     let finished = session.clone();
     let service = service_fn(move |request: http::Request<Incoming>| {
         let handler = handler.clone();
