@@ -1,4 +1,5 @@
-# The sidecar's image: a static binary, the licence texts of what is linked into it, and nothing else.
+# The sidecar's image: a static binary, the licence texts of what is linked into it, and nothing else. Under its second name,
+# /livenessprobe, the binary takes that sidecar's place.
 #
 #   docker buildx build --platform linux/amd64,linux/arm64,linux/arm/v7,linux/ppc64le,linux/s390x --build-arg VERSION=v1.2.3 .
 #
@@ -50,6 +51,7 @@ RUN . /target \
  && cargo build --release --locked --no-default-features --features registrar --bin csi-node-driver-registrar \
  && mkdir /image \
  && cp "/tmp/target/$CARGO_BUILD_TARGET/release/csi-node-driver-registrar" /image/ \
+ && ln -s csi-node-driver-registrar /image/livenessprobe \
  && deploy/image/licenses /image/licenses
 
 FROM scratch
