@@ -6,6 +6,9 @@ use std::time::Duration;
 use crate::driver::Address;
 use crate::uds::socket_file::MAX_SOCKET_PATH;
 
+/// `--timeout`'s default.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// What follows when the kubelet refuses the registration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FailurePolicy {
@@ -40,6 +43,26 @@ pub struct Config {
 }
 
 impl Config {
+    /// The flags' defaults, for a driver at `driver_address` that the kubelet finds at `kubelet_registration_path` on the host.
+    /// Change the fields that should be otherwise.
+    pub fn new(
+        driver_address: Address,
+        kubelet_registration_path: impl Into<String>,
+        registration_directory: impl Into<PathBuf>,
+    ) -> Self {
+        Self {
+            driver_address,
+            timeout: DEFAULT_TIMEOUT,
+            kubelet_registration_path: kubelet_registration_path.into(),
+            registration_directory: registration_directory.into(),
+            wait_for_ready: true,
+            driver_wait_timeout: None,
+            reregister_on_driver_restart: false,
+            failure_policy: FailurePolicy::default(),
+            outlives_failures: false,
+        }
+    }
+
     /// What will probably not work although it is allowed; one line each.
     pub fn warnings(&self) -> Vec<String> {
         let path = &self.kubelet_registration_path;
@@ -89,17 +112,7 @@ mod tests {
     use super::*;
 
     fn config(path: &str) -> Config {
-        Config {
-            driver_address: "/csi/csi.sock".parse().unwrap(),
-            timeout: Duration::from_secs(1),
-            kubelet_registration_path: path.to_owned(),
-            registration_directory: "/registration".into(),
-            wait_for_ready: true,
-            driver_wait_timeout: None,
-            reregister_on_driver_restart: false,
-            failure_policy: FailurePolicy::Exit,
-            outlives_failures: false,
-        }
+        Config::new("/csi/csi.sock".parse().unwrap(), path, "/registration")
     }
 
     #[test]

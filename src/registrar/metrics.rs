@@ -6,7 +6,7 @@ use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, Int
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::status::{Phase, Status};
+use super::status::Status;
 use crate::command::VERSION;
 use crate::http::Answer;
 use crate::metrics::Metrics;
@@ -113,7 +113,7 @@ impl RegistrarMetrics {
             let status = self.status.borrow();
             self.registered.reset();
             if let Some(name) = status.name() {
-                let is_registered = *status.phase() == Phase::Registered;
+                let is_registered = status.is_registered();
                 self.registered
                     .with_label_values(&[name.as_str()])
                     .set(i64::from(is_registered));

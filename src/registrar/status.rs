@@ -220,6 +220,11 @@ impl Status {
         self.named_at
     }
 
+    /// Whether the kubelet has confirmed the socket that is there now.
+    pub fn is_registered(&self) -> bool {
+        self.phase == Phase::Registered
+    }
+
     /// Where the registration stands.
     pub fn phase(&self) -> &Phase {
         &self.phase
