@@ -5,7 +5,7 @@
 //! Keys are klog's camel-case names (`csiAddress = %address`), an error goes into `err`. A higher verbosity is the
 //! *name* of an event, since `tracing` has too few levels to hold it: see [`verbose!`](crate::klog::verbose).
 //! Values given with `%` or `?` are strings; numbers and booleans stay what they are. Spans are not shown. `DEBUG` and
-//! `TRACE` events without such a name are other crates' and are never shown, whatever the verbosity.
+//! `TRACE` events are other crates' and are never shown, whatever the verbosity.
 //!
 //! ```no_run
 //! use csi_node_driver_registrar::klog;
@@ -63,15 +63,16 @@ pub fn init(settings: Settings) -> Result<(), tracing::subscriber::SetGlobalDefa
 
 /// An info line that only `--v=LEVEL` or more shows: `verbose!(4, socketPath = %path, "Health check")`.
 ///
-/// A program that embeds the library with its own subscriber sees levels 1 and 2 as `DEBUG` and the rest as `TRACE`.
+/// A program that embeds the library with its own subscriber sees `INFO` events whose name is `v1` to `v5`. Not `DEBUG` and
+/// `TRACE`: those are compiled out of the programs, since what other crates have to say there is 160 KB that nobody sees.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! klog_verbose {
-    (1, $($event:tt)+) => { ::tracing::event!(name: "v1", ::tracing::Level::DEBUG, $($event)+) };
-    (2, $($event:tt)+) => { ::tracing::event!(name: "v2", ::tracing::Level::DEBUG, $($event)+) };
-    (3, $($event:tt)+) => { ::tracing::event!(name: "v3", ::tracing::Level::TRACE, $($event)+) };
-    (4, $($event:tt)+) => { ::tracing::event!(name: "v4", ::tracing::Level::TRACE, $($event)+) };
-    (5, $($event:tt)+) => { ::tracing::event!(name: "v5", ::tracing::Level::TRACE, $($event)+) };
+    (1, $($event:tt)+) => { ::tracing::event!(name: "v1", ::tracing::Level::INFO, $($event)+) };
+    (2, $($event:tt)+) => { ::tracing::event!(name: "v2", ::tracing::Level::INFO, $($event)+) };
+    (3, $($event:tt)+) => { ::tracing::event!(name: "v3", ::tracing::Level::INFO, $($event)+) };
+    (4, $($event:tt)+) => { ::tracing::event!(name: "v4", ::tracing::Level::INFO, $($event)+) };
+    (5, $($event:tt)+) => { ::tracing::event!(name: "v5", ::tracing::Level::INFO, $($event)+) };
 }
 
 pub use klog_verbose as verbose;

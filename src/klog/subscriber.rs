@@ -86,12 +86,12 @@ fn severity(metadata: &Metadata<'_>) -> Option<Severity> {
     Some(match (*metadata.level(), metadata.name()) {
         (tracing::Level::ERROR, _) => Severity::Error,
         (tracing::Level::WARN, _) => Severity::Warning,
+        (tracing::Level::INFO, "v1") => Severity::Info(Level::new(1)),
+        (tracing::Level::INFO, "v2") => Severity::Info(Level::new(2)),
+        (tracing::Level::INFO, "v3") => Severity::Info(Level::new(3)),
+        (tracing::Level::INFO, "v4") => Severity::Info(Level::new(4)),
+        (tracing::Level::INFO, "v5") => Severity::Info(Level::new(5)),
         (tracing::Level::INFO, _) => Severity::Info(Level::new(0)),
-        (_, "v1") => Severity::Info(Level::new(1)),
-        (_, "v2") => Severity::Info(Level::new(2)),
-        (_, "v3") => Severity::Info(Level::new(3)),
-        (_, "v4") => Severity::Info(Level::new(4)),
-        (_, "v5") => Severity::Info(Level::new(5)),
         _ => return None,
     })
 }
@@ -129,11 +129,7 @@ impl<O: Output> tracing::Subscriber for Subscriber<O> {
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(match self.settings.verbosity.highest().get() {
-            0 => LevelFilter::INFO,
-            1 | 2 => LevelFilter::DEBUG,
-            _ => LevelFilter::TRACE,
-        })
+        Some(LevelFilter::INFO)
     }
 
     fn event(&self, event: &Event<'_>) {

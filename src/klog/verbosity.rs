@@ -141,12 +141,6 @@ impl Verbosity {
         }
     }
 
-    /// The highest level that any file shows.
-    pub(super) fn highest(&self) -> Level {
-        let levels = self.patterns.iter().map(|pattern| pattern.level);
-        levels.fold(self.level, Level::max)
-    }
-
     /// Whether a line of `level` in `path` is shown. The first pattern that matches the file decides, and can only add.
     pub(super) fn shows(&self, level: Level, path: Option<&str>) -> bool {
         level <= self.level || path.is_some_and(|path| level <= self.level_of(path))
