@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Parser;
 use tokio::sync::oneshot;
@@ -26,6 +27,9 @@ pub const VERSION: &str = match option_env!("REGISTRAR_VERSION") {
 
 /// The name under which the binary takes the liveness probe's place, and the sub-command that does the same.
 const LIVENESSPROBE: &str = "livenessprobe";
+
+/// Events that are fetched from the system at once. The runtime's own choice is 1024, and 12 KiB for them.
+const IO_EVENTS: usize = 64;
 
 /// How a program was called.
 #[derive(Clone, Debug)]
@@ -66,6 +70,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .max_io_events_per_tick(IO_EVENTS)
         .build();
     let started = runtime.and_then(|runtime| {
         let entered = runtime.enter();
@@ -199,7 +204,11 @@ pub(crate) struct Server {
 
 impl Server {
     /// Serves what was bound; `what` says in the log what for.
-    pub(crate) fn start(what: &'static str, listeners: Listeners, handler: impl Handler) -> Self {
+    pub(crate) fn start(
+        what: &'static str,
+        listeners: Listeners,
+        handler: Arc<dyn Handler>,
+    ) -> Self {
         for address in listeners.addresses() {
             tracing::info!(endpoint = %address, serves = what, "HTTP server listening");
         }

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdListener, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +18,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use nix::errno::Errno;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tonic::async_trait;
 
 use crate::connections::{self, Listener, Session};
 
@@ -198,9 +200,9 @@ impl Listeners {
     }
 
     /// Answers requests until `stop`. Needs a tokio runtime.
-    pub async fn serve<H: Handler>(
+    pub async fn serve(
         self,
-        handler: H,
+        handler: Arc<dyn Handler>,
         stop: impl Future<Output = ()>,
     ) -> io::Result<()> {
         let listeners = self
@@ -217,11 +219,10 @@ impl Listeners {
 }
 
 /// Answers the requests on a listener's connections until `stop`.
-pub async fn serve<L, H>(listener: L, handler: H, stop: impl Future<Output = ()>)
+pub async fn serve<L>(listener: L, handler: Arc<dyn Handler>, stop: impl Future<Output = ()>)
 where
     L: Listener,
     L::Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    H: Handler,
 {
     connections::serve(listener, MAX_CONNECTIONS, stop, DRAIN, |stream, session| {
         serve_connection(stream, session, handler.clone())
@@ -229,10 +230,11 @@ where
     .await;
 }
 
-/// What a server answers with.
-pub trait Handler: Clone + Send + Sync + 'static {
+/// What a server answers with. An object, so that the server is in the binary once and not once for each room.
+#[async_trait]
+pub trait Handler: Send + Sync + 'static {
     /// Answers a request; its body is not read. The answer must come within a bound of the handler's own.
-    fn handle(&self, request: Question) -> impl Future<Output = Answer> + Send;
+    async fn handle(&self, request: Question) -> Answer;
 }
 
 /// The part of a request that matters here.
@@ -288,10 +290,9 @@ impl Answer {
     }
 }
 
-async fn serve_connection<S, H>(stream: S, mut session: Session, handler: H)
+async fn serve_connection<S>(stream: S, mut session: Session, handler: Arc<dyn Handler>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    H: Handler,
 {
     let finished = session.clone();
     let service = service_fn(move |request: http::Request<Incoming>| {
@@ -305,8 +306,9 @@ where
             };
             // A client that sends many requests at once waits its turn after each.
             tokio::task::yield_now().await;
-            // hyper keeps room for this future as long as the connection lasts: for a box it is small.
-            let answer = Box::pin(handler.handle(question)).await;
+            // It holds on to the connection's buffer, and hyper would take another one to hear of a client that goes away.
+            drop(request);
+            let answer = handler.handle(question).await;
             finished.completed_a_request();
             Ok::<_, Infallible>(answer.into_response())
         }

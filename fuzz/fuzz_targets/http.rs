@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::task::{Context, Poll};
+use std::sync::Arc;
 use std::time::Duration;
 
 use csi_node_driver_registrar::connections::Listener;
@@ -13,6 +14,7 @@ use csi_node_driver_registrar::http::{self as server, Answer, Endpoint, Handler,
 use http::StatusCode;
 use libfuzzer_sys::fuzz_target;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tonic::async_trait;
 
 /// Has one connection.
 struct Once(RefCell<Option<DuplexStream>>);
@@ -31,6 +33,7 @@ impl Listener for Once {
 #[derive(Clone)]
 struct Echo;
 
+#[async_trait]
 impl Handler for Echo {
     async fn handle(&self, question: Question) -> Answer {
         Answer::text(StatusCode::OK, question.path)
@@ -55,7 +58,7 @@ async fn exchange(octets: &[u8]) -> Vec<u8> {
     // The clock stands still while anything can go on: this is never waited for.
     let talking = tokio::time::timeout(Duration::from_secs(3600), talking);
     tokio::select! {
-        () = server::serve(listener, Echo, std::future::pending()) => unreachable!("never stopped"),
+        () = server::serve(listener, Arc::new(Echo), std::future::pending()) => unreachable!("never stopped"),
         ended = talking => ended.expect("the connection ends with the client"),
     }
     answer

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use tokio::sync::{oneshot, watch};
+use tonic::async_trait;
 
 use super::Liveness;
 use super::flags::{Flags, MetricsPlace, Request, Settings};
@@ -80,10 +81,10 @@ async fn serve(settings: Settings, stop: oneshot::Receiver<()>) -> Result<(), Fa
             liveness,
             metrics: beside.then(|| path.clone()),
         };
-        servers.push(Server::start("liveness", listeners, handler));
+        servers.push(Server::start("liveness", listeners, Arc::new(handler)));
     }
     if let Some(listeners) = own {
-        servers.push(Server::start("metrics", listeners, path));
+        servers.push(Server::start("metrics", listeners, Arc::new(path)));
     }
     let driver = Driver {
         address: settings.address,
@@ -155,6 +156,7 @@ struct MetricsPath {
     metrics: Metrics,
 }
 
+#[async_trait]
 impl Handler for MetricsPath {
     async fn handle(&self, question: Question) -> Answer {
         if *question.path == *self.path {
@@ -166,12 +168,13 @@ impl Handler for MetricsPath {
 }
 
 /// `/healthz`, and the metrics where they share its address.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct DropIn {
     liveness: Liveness,
     metrics: Option<MetricsPath>,
 }
 
+#[async_trait]
 impl Handler for DropIn {
     async fn handle(&self, question: Question) -> Answer {
         match &self.metrics {

@@ -9,6 +9,8 @@ mod prober;
 
 use std::time::Duration;
 
+use tonic::async_trait;
+
 pub use prober::Prober;
 
 use crate::driver::Address;
@@ -33,6 +35,7 @@ impl Liveness {
     }
 }
 
+#[async_trait]
 impl Handler for Liveness {
     async fn handle(&self, question: Question) -> Answer {
         match question.path.as_str() {

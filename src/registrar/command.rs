@@ -1,6 +1,7 @@
 //! The registrar as a program: flags in, exit code out.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
@@ -70,7 +71,7 @@ async fn register(
     if let Some(listeners) = diagnostics {
         let arguments = settings.enable_pprof.then_some(invocation);
         let handler = Diagnostics::new(Health::new(&registrar), registrar.metrics(), arguments);
-        servers.push(Server::start("diagnostics", listeners, handler));
+        servers.push(Server::start("diagnostics", listeners, Arc::new(handler)));
     } else {
         tracing::info!("Skipping HTTP server");
     }
@@ -80,7 +81,7 @@ async fn register(
             settings.probe_timeout,
             registrar.metrics().process().clone(),
         );
-        servers.push(Server::start("liveness", listeners, handler));
+        servers.push(Server::start("liveness", listeners, Arc::new(handler)));
     }
     let result = registrar
         .run(async {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::StatusCode;
+use tonic::async_trait;
 
 use super::health::Health;
 use super::metrics::RegistrarMetrics;
@@ -34,6 +35,7 @@ impl Diagnostics {
     }
 }
 
+#[async_trait]
 impl Handler for Diagnostics {
     async fn handle(&self, question: Question) -> Answer {
         match (question.path.as_str(), &self.pprof) {

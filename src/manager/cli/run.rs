@@ -162,7 +162,10 @@ fn serve(listeners: Option<Listeners>, manager: Arc<PluginManager>) -> oneshot::
             let stopped = async {
                 let _ = stopped.await;
             };
-            if let Err(err) = listeners.serve(Diagnostics(manager), stopped).await {
+            if let Err(err) = listeners
+                .serve(Arc::new(Diagnostics(manager)), stopped)
+                .await
+            {
                 tracing::error!(%err, "Cannot serve HTTP");
             }
         });

@@ -1,6 +1,7 @@
 //! `/metrics` and `/state`.
 
 use std::sync::Arc;
+use tonic::async_trait;
 
 use http::StatusCode;
 
@@ -11,6 +12,7 @@ use crate::manager::PluginManager;
 #[derive(Clone, Debug)]
 pub(super) struct Diagnostics(pub(super) Arc<PluginManager>);
 
+#[async_trait]
 impl Handler for Diagnostics {
     async fn handle(&self, request: Question) -> Answer {
         let (content_type, body) = match request.path.as_str() {
