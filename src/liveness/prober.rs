@@ -165,16 +165,18 @@ impl Shared {
 
     /// A connection of its own for each probe: whoever answers now is who listens now.
     async fn connect(&self, deadline: Instant) -> Result<Client, ConnectError> {
-        let begin = Instant::now();
+        let mut give_up = Instant::now() + CONNECT_LIMIT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let error = match Client::connect(&self.address, left, self.metrics.clone()).await {
                 Ok(client) => return Ok(client),
                 Err(error) => error,
             };
+            if error.is_busy() {
+                give_up = Instant::now() + CONNECT_LIMIT;
+            }
             let next = Instant::now() + CONNECT_PAUSE;
-            let give_up = begin + CONNECT_LIMIT;
-            if next >= deadline || (next >= give_up && !error.is_busy()) {
+            if next >= deadline.min(give_up) {
                 return Err(error);
             }
             sleep_until(next).await;
@@ -198,9 +200,10 @@ impl Shared {
             .durations
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
+        // Milliseconds say enough; and their text needs no floating point.
         let texts: Vec<_> = durations
             .iter()
-            .map(|duration| format!("{:.3} s", duration.as_secs_f64()))
+            .map(|duration| format!("{} ms", duration.as_millis()))
             .collect();
         if texts.is_empty() {
             String::new()
