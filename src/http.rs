@@ -18,7 +18,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use nix::errno::Errno;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tonic::async_trait;
+
+/// What an implementation of [`Handler`] is marked with.
+pub use tonic::async_trait;
 
 use crate::connections::{self, Listener, Session};
 

@@ -10,11 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use csi_node_driver_registrar::connections::Listener;
-use csi_node_driver_registrar::http::{self as server, Answer, Endpoint, Handler, Question};
+use csi_node_driver_registrar::http::{self as server, Answer, Endpoint, Handler, Question, async_trait};
 use http::StatusCode;
 use libfuzzer_sys::fuzz_target;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
-use tonic::async_trait;
 
 /// Has one connection.
 struct Once(RefCell<Option<DuplexStream>>);

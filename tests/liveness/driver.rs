@@ -213,13 +213,13 @@ async fn a_storm_of_probes_on_a_hanging_driver_makes_one_call() {
         probed.until_alive().await;
         driver.change(|behaviour| behaviour.probe = Fault::Hangs);
         let before = driver.calls().borrow().probe;
-        let mut probes = JoinSet::new();
+        let mut storm = JoinSet::new();
         for _ in 0..100 {
             let http = probed.http;
-            probes.spawn(async move { get(http, "/healthz").await });
+            storm.spawn(async move { get(http, "/healthz").await });
         }
         let begin = Instant::now();
-        while let Some(answer) = probes.join_next().await {
+        while let Some(answer) = storm.join_next().await {
             assert_fails(&answer.unwrap(), &["DeadlineExceeded"]);
         }
         assert!(

@@ -13,20 +13,26 @@ use crate::{Probed, WAYS};
 /// What an allocator may keep for itself, in KiB.
 const KEPT: u64 = 256;
 
+const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+
+/// Reads one answer on a connection that is kept.
+async fn until_ok(stream: &mut TcpStream) {
+    let mut answer = Vec::new();
+    within(DEADLINE, "an answer", async {
+        while !answer.ends_with(b"\r\n\r\nok") {
+            assert_ne!(stream.read_buf(&mut answer).await.unwrap(), 0);
+        }
+    })
+    .await;
+}
+
 /// Probes on one connection after the other, a hundred on each; a kubelet makes one for each probe.
-async fn many(probed: &Probed, probes: u32) {
-    const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
-    for _ in 0..probes / 100 {
+async fn many(probed: &Probed, times: u32) {
+    for _ in 0..times / 100 {
         let mut stream = TcpStream::connect(probed.http).await.unwrap();
         for _ in 0..100 {
             stream.write_all(REQUEST).await.unwrap();
-            let mut answer = Vec::new();
-            within(DEADLINE, "an answer", async {
-                while !answer.ends_with(b"\r\n\r\nok") {
-                    assert_ne!(stream.read_buf(&mut answer).await.unwrap(), 0);
-                }
-            })
-            .await;
+            until_ok(&mut stream).await;
         }
     }
 }
@@ -92,8 +98,14 @@ async fn two_hundred_idle_connections_cost_two_mebibytes_and_keep_nobody_out() {
         probed.until_alive().await;
         let (resident, descriptors) = (probed.process.resident(), probed.process.descriptors());
         let mut idle = Vec::new();
-        for _ in 0..200 {
-            idle.push(TcpStream::connect(probed.http).await.unwrap());
+        for n in 0..200 {
+            let mut stream = TcpStream::connect(probed.http).await.unwrap();
+            // The later half has asked before: those hold buffers.
+            if n >= 100 {
+                stream.write_all(REQUEST).await.unwrap();
+                until_ok(&mut stream).await;
+            }
+            idle.push(stream);
         }
         // The oldest had to go.
         for mut closed in idle.drain(..200 - MAX_CONNECTIONS) {
@@ -123,7 +135,7 @@ async fn abuse_is_bounded_in_memory_and_the_next_probe_is_answered() {
     ]
     .concat();
     let many_headers = format!("GET /healthz HTTP/1.1\r\n{}", "X: y\r\n".repeat(10_000));
-    let garbage: Vec<u8> = (0..100_000_u32).map(|n| (n * 7).to_le_bytes()[0]).collect();
+    let garbage: Vec<u8> = (0..=u8::MAX).rev().cycle().take(100_000).collect();
     let long_path = format!("GET /{} HTTP/1.1\r\n\r\n", "p".repeat(100_000));
     let unread = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n".repeat(1_000);
     let unfinished = format!("GET /healthz HTTP/1.1\r\nX: {}", "x".repeat(15_000));
