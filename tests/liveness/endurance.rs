@@ -7,8 +7,8 @@ use csi_node_driver_registrar::http::MAX_CONNECTIONS;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{DEADLINE, Node, get, until, within};
-use crate::{Probed, WAYS};
+use crate::support::{DEADLINE, DRIVER, Node, get, until, within};
+use crate::{Probed, WAYS, Way};
 
 /// What an allocator may keep for itself, in KiB.
 const KEPT: u64 = 256;
@@ -96,6 +96,10 @@ async fn two_hundred_idle_connections_cost_two_mebibytes_and_keep_nobody_out() {
         let _driver = node.driver();
         let probed = way.start(&node, &[]).await;
         probed.until_alive().await;
+        if way == Way::Merged {
+            // Its own socket is there, and counted.
+            node.published_as(DRIVER).await;
+        }
         let (resident, descriptors) = (probed.process.resident(), probed.process.descriptors());
         let mut idle = Vec::new();
         for n in 0..200 {
@@ -115,7 +119,10 @@ async fn two_hundred_idle_connections_cost_two_mebibytes_and_keep_nobody_out() {
         }
         let grown = probed.process.resident().saturating_sub(resident);
         assert!(grown <= 2 * 1024, "{way:?}: {grown} KiB");
-        assert!(probed.process.descriptors() <= descriptors + MAX_CONNECTIONS);
+        until("descriptors within the bound", || {
+            probed.process.descriptors() <= descriptors + MAX_CONNECTIONS
+        })
+        .await;
         for _ in 0..10 {
             probed.assert_alive().await;
         }
