@@ -14,8 +14,9 @@ const NAMES: u64 = 2;
 const MAX_PODS: usize = 3;
 /// Rounds of a plan, each of which ends in a quiet node.
 const ROUNDS: u64 = 2;
-/// Actions of a round.
+/// Actions of a calm round, and how many times as many happen in a hasty one.
 const ACTIONS: (u64, u64) = (10, 18);
+const HASTE: u64 = 3;
 /// Actions for which a driver may stay away: the kubelet's waits double meanwhile.
 const MAX_ABSENCE: u32 = 3;
 
@@ -149,6 +150,7 @@ impl Plan {
             random: Random::new(seed),
             slots: Default::default(),
             pods: 0,
+            hasty: false,
         };
         let reregisters = [model.random.percent(50), model.random.percent(50)];
         let rounds = (0..ROUNDS).map(|_| model.round()).collect();
@@ -164,6 +166,8 @@ struct Model {
     random: Random,
     slots: [Slot; SLOTS],
     pods: u32,
+    /// Whether this round leaves things less time to become right in between.
+    hasty: bool,
 }
 
 #[derive(Default)]
@@ -181,7 +185,9 @@ impl Model {
     /// Random actions; at the end every driver with a registrar is alive, and the others have none.
     fn round(&mut self) -> Round {
         let mut round = Round::new();
-        for _ in 0..self.random.between(ACTIONS.0, ACTIONS.1) {
+        self.hasty = self.random.percent(50);
+        let haste = if self.hasty { HASTE } else { 1 };
+        for _ in 0..haste * self.random.between(ACTIONS.0, ACTIONS.1) {
             let action = self.action();
             self.add(&mut round, action);
         }
@@ -210,6 +216,8 @@ impl Model {
         }
         let pause = match self.random.below(4) {
             0 => 0,
+            1 | 2 if self.hasty => self.random.below(30),
+            _ if self.hasty => self.random.below(200),
             1 | 2 => self.random.below(300),
             _ => self.random.between(300, 1500),
         };
