@@ -224,7 +224,7 @@ impl Server {
         Self { stop, ended }
     }
 
-    /// Closes all of them at once and lets answers in flight end, which is bounded ([`crate::http::DRAIN`]).
+    /// Closes all of them at once and lets answers in flight end, which is bounded ([`crate::limits::http::DRAIN`]).
     pub(crate) async fn stop_all(servers: Vec<Self>) {
         let ended = servers.into_iter().map(|Self { stop, ended }| {
             drop(stop);

@@ -13,8 +13,7 @@ use nix::errno::Errno;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
-/// Pause after a failed accept: the usual cause (no descriptor left) does not go away by trying at once.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+use crate::limits::ACCEPT_PAUSE;
 
 /// A bound listener, over any transport.
 pub trait Listener {

@@ -6,7 +6,6 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdListener, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header};
@@ -23,21 +22,7 @@ use tokio::net::TcpListener;
 pub use tonic::async_trait;
 
 use crate::connections::{self, Listener, Session};
-
-/// Connections to one server at once; beyond that the oldest that never completed a request is closed.
-pub const MAX_CONNECTIONS: usize = 128;
-
-/// Bytes of a request line and its headers, and of answers that the client does not take; hyper takes no less.
-pub const MAX_HEAD: usize = 8 * 1024;
-
-/// Header lines of a request.
-pub const MAX_HEADERS: usize = 64;
-
-/// How long a client may take for the head of a request, and how long a connection may idle between two.
-pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long answers in flight may take once the server stops.
-pub const DRAIN: Duration = Duration::from_millis(500);
+use crate::limits::http::{DRAIN, HEAD_TIMEOUT, MAX_CONNECTIONS, MAX_HEAD, MAX_HEADERS};
 
 /// Where to listen, in the form of Go's `net.Listen("tcp", ...)`: `:PORT`, `HOST:PORT`, `[IPV6]:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@
 //! | [`connections`] | bounds on the connections of any server here |
 //! | [`http`] | a small bounded HTTP server for probes and diagnostics |
 //! | [`in_flight`] | a bound on work that is begun by others |
+//! | [`limits`] | every bound of the two servers |
 //! | [`single_flight`] | one call in flight, its answer shared |
 //! | [`failure_log`] | failing checks, logged calmly |
 //! | [`goflag`] | command lines in Go's syntax |
@@ -30,6 +31,7 @@ pub mod goflag;
 pub mod http;
 pub mod in_flight;
 pub mod klog;
+pub mod limits;
 #[cfg(feature = "registrar")]
 pub mod liveness;
 #[cfg(feature = "manager")]

@@ -16,11 +16,9 @@ use super::status::{Action, Event, Phase, PublicationId, Status};
 use super::{Config, Error, Registrar};
 use crate::driver::{self, Driver, DriverName, Identified};
 use crate::in_flight::InFlight;
+use crate::limits::registration as limits;
 use crate::uds::socket_file::{FileId, Occupant, PublishError};
 use crate::uds::watch::Watcher;
-
-/// Calls of the kubelet that wait to be looked at; a caller beyond that waits with its answer.
-const CALL_QUEUE: usize = 16;
 
 type Identification = Pin<Box<dyn Future<Output = Result<Identified, driver::Error>> + Send>>;
 type OtherAnswer = Pin<Box<dyn Future<Output = bool> + Send>>;
@@ -67,7 +65,7 @@ impl Running {
             driver.address.directory().to_owned(),
             config.registration_directory.clone(),
         ]);
-        let (call_sender, calls) = mpsc::channel(CALL_QUEUE);
+        let (call_sender, calls) = mpsc::channel(limits::CALL_QUEUE);
         let mut running = Self {
             driver,
             watcher,
@@ -79,7 +77,7 @@ impl Running {
             publish_error: None,
             calls,
             call_sender,
-            large_calls: InFlight::new(service::MAX_LARGE_CALLS),
+            large_calls: InFlight::new(limits::MAX_LARGE_CALLS),
             other_answer: None,
             retired: None,
             status: registrar.status.clone(),
@@ -355,7 +353,7 @@ impl Running {
         // Calls that come in between are answered, and decide nothing.
         self.calls.close();
         if let Some(retired) = self.retired.take() {
-            let _ = timeout(service::DRAIN, retired).await;
+            let _ = timeout(limits::DRAIN, retired).await;
         }
         taken_away
     }

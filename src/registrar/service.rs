@@ -25,12 +25,16 @@ use super::status::{PublicationId, Status as RegistrarStatus};
 use crate::connections::{self, Session};
 use crate::in_flight::InFlight;
 use crate::klog::verbose;
+use crate::limits::registration::{
+    DRAIN, MAX_CONNECTIONS, MAX_ERROR_RESETS, MAX_HEADER_LIST, MAX_MESSAGE_SIZE,
+    MAX_PENDING_RESETS, MAX_SEND_BUFFER, MAX_STREAMS, SMALL_MESSAGE, WINDOW,
+};
+use crate::proto::CSI_PLUGIN;
 use crate::proto::registration::registration_client::RegistrationClient;
 use crate::proto::registration::registration_server::{Registration, RegistrationServer};
 use crate::proto::registration::{
     InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
 };
-use crate::proto::{CSI_PLUGIN, MAX_MESSAGE_SIZE};
 use crate::uds::authority::{Accepted, Authority};
 use crate::uds::channel::Channel;
 
@@ -38,41 +42,8 @@ use crate::uds::channel::Channel;
 /// driver, and the kubelet refuses a second registration of a name unless its version is higher.
 const SUPPORTED_VERSIONS: [&str; 1] = ["1.0.0"];
 
-/// Connections to one registration socket at once. A kubelet holds one for the length of a registration.
-pub const MAX_CONNECTIONS: usize = 64;
-
-/// Calls on one connection at once.
-pub const MAX_STREAMS: u32 = 4;
-
-/// Bytes that every call may hold. `GetInfo` is empty, and so is a notification without an error text.
-pub const SMALL_MESSAGE: usize = 1024;
-
-/// Calls that hold more than [`SMALL_MESSAGE`] and are not complete, over all connections to all sockets of this process:
-/// each may hold up to [`MAX_MESSAGE_SIZE`]. A kubelet sends one at a time; beyond the limit the oldest is answered
-/// `ResourceExhausted`.
-pub const MAX_LARGE_CALLS: usize = 8;
-
-/// Receive window of a stream and of a connection, in bytes: messages are a few hundred.
-pub const WINDOW: u32 = 16 * 1024;
-
-/// Largest header list, in bytes. grpc-go sends some two hundred.
-pub const MAX_HEADER_LIST: u32 = 8 * 1024;
-
-/// Bytes buffered for sending on one stream.
-pub const MAX_SEND_BUFFER: usize = 16 * 1024;
-
 /// What precedes a message: whether it is compressed, and its length (`Length-Prefixed-Message` of gRPC over HTTP/2).
 const MESSAGE_HEAD: usize = 5;
-
-/// Streams that a client may open and reset before they are looked at ("rapid reset").
-pub const MAX_PENDING_RESETS: usize = 8;
-
-/// Streams of one connection that the server resets for the client's fault, such as one too many at once, before it closes
-/// the connection. Each is remembered for a second.
-pub const MAX_ERROR_RESETS: usize = 8;
-
-/// How long calls in flight may take once the socket is withdrawn.
-pub const DRAIN: Duration = Duration::from_secs(2);
 
 /// The user agent of our own questions (health checks, a stand-by's): they are answered, but say nothing about a kubelet.
 pub const OWN_USER_AGENT: HeaderValue = HeaderValue::from_static("csi-node-driver-registrar-check");

@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixListener as StdListener;
 use std::time::Duration;
 
-use csi_node_driver_registrar::http::MAX_CONNECTIONS;
+use csi_node_driver_registrar::limits::http::MAX_CONNECTIONS;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
