@@ -14,8 +14,8 @@ RUN apt-get update \
 
 ARG TARGETARCH
 ARG TARGETVARIANT
-# The target's names at Debian, GNU and Rust; then its linker, C library and standard library. Debian no longer builds the
-# last for s390x: there cargo does, from Debian's sources, and only cargo's unstable options can tell it to.
+# The target's names at Debian, GNU and Rust. A foreign target needs a linker and a C library, and cargo builds its standard
+# library from Debian's sources, for which it wants unstable options: Debian has no current binaries for all of them.
 RUN case "$TARGETARCH/$TARGETVARIANT" in \
       amd64/*)   set -- amd64 x86_64-linux-gnu x86_64-unknown-linux-gnu ;; \
       arm64/*)   set -- arm64 aarch64-linux-gnu aarch64-unknown-linux-gnu ;; \
@@ -25,21 +25,13 @@ RUN case "$TARGETARCH/$TARGETVARIANT" in \
       *) echo "no image is made for $TARGETARCH/$TARGETVARIANT" >&2; exit 1 ;; \
     esac \
  && echo "export LINKER=$2-gcc CARGO_BUILD_TARGET=$3" > /target \
- && if [ "$1" = s390x ]; then \
-      library=rust-web-src; \
-      echo 'export RUSTC_BOOTSTRAP=1 CARGO_UNSTABLE_BUILD_STD=std,panic_abort' >> /target; \
-    else \
-      library=libstd-rust-web-dev:$1; \
-      dpkg --add-architecture "$1"; \
-    fi \
- && if [ "$1" = "$(dpkg --print-architecture)" ]; then \
-      cross=; \
-    else \
-      cross="gcc-$(echo "$2" | tr _ -) libc6-dev-$1-cross"; \
-    fi \
- && apt-get update \
- && apt-get install --yes --no-install-recommends $library $cross \
- && rm -rf /var/lib/apt/lists/*
+ && if [ "$1" != "$(dpkg --print-architecture)" ]; then \
+      echo 'export RUSTC_BOOTSTRAP=1 CARGO_UNSTABLE_BUILD_STD=std,panic_abort' >> /target \
+      && apt-get update \
+      && apt-get install --yes --no-install-recommends \
+           "gcc-$(echo "$2" | tr _ -)" "libc6-dev-$1-cross" rust-web-src \
+      && rm -rf /var/lib/apt/lists/*; \
+    fi
 
 WORKDIR /src
 COPY . .
