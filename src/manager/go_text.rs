@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::io;
 
-/// `%q` of a string (`strconv.Quote`). What counts as printable is approximated by "no control character".
+/// `%q` of a string (`strconv.Quote`).
 pub(super) fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -17,20 +17,27 @@ pub(super) fn quote(text: &str) -> String {
             '\r' => quoted.push_str("\\r"),
             '\t' => quoted.push_str("\\t"),
             '\x0b' => quoted.push_str("\\v"),
-            control if control.is_control() => {
-                let number = u32::from(control);
-                let escape = if number < 0x80 {
-                    write!(quoted, "\\x{number:02x}")
-                } else {
-                    write!(quoted, "\\u{number:04x}")
+            printable if is_printable(printable) => quoted.push(printable),
+            other => {
+                let number = u32::from(other);
+                let escape = match number {
+                    0..0x80 => write!(quoted, "\\x{number:02x}"),
+                    0x80..0x1_0000 => write!(quoted, "\\u{number:04x}"),
+                    _ => write!(quoted, "\\U{number:08x}"),
                 };
                 escape.unwrap_or_default();
             }
-            other => quoted.push(other),
         }
     }
     quoted.push('"');
     quoted
+}
+
+/// `unicode.IsPrint`. The standard library has the table for its own escapes, to which it adds the apostrophe, and combining
+/// characters where a text begins with them.
+fn is_printable(character: char) -> bool {
+    let text: String = ['a', character].iter().collect();
+    character == '\'' || text.escape_debug().nth(1) == Some(character)
 }
 
 /// `%q` of a slice of strings: `["a" "b"]`.
@@ -83,6 +90,9 @@ mod tests {
     fn strings_are_quoted_as_go_quotes_them() {
         assert_eq!(quote(r#"a "b" \c"#), r#""a \"b\" \\c""#);
         assert_eq!(quote("\t\n\x01\x7f\u{85}é"), "\"\\t\\n\\x01\\x7f\\u0085é\"");
+        let invisible = "\u{a0}\u{200b}\u{2028}\u{e0001}";
+        assert_eq!(quote(invisible), r#""\u00a0\u200b\u2028\U000e0001""#);
+        assert_eq!(quote("e\u{301}😀'"), "\"e\u{301}😀'\"");
         assert_eq!(
             quoted_list(&["1.0".into(), "x y".into()]),
             r#"["1.0" "x y"]"#

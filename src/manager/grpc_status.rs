@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Response, Status};
 
@@ -79,15 +80,22 @@ fn broke_connection(status: &Status) -> bool {
     false
 }
 
-/// Awaits `call`, at most for `limit`, and not after `stop`.
+/// Awaits `call`, at most for `limit`, and not after `stop`. The server knows the limit, and may end the call at the same
+/// time: that is the limit's doing, too (grpc-go, `handleRSTStream`).
 pub(super) async fn within<T>(
     limit: Duration,
     stop: &CancellationToken,
     call: impl Future<Output = Result<T, RpcError>>,
 ) -> Result<T, RpcError> {
+    let start = Instant::now();
     tokio::select! {
         biased;
-        result = call => result,
+        result = call => match result {
+            Err(error) if error.code == Code::Unavailable && start.elapsed() >= limit => {
+                Err(RpcError::deadline_exceeded())
+            }
+            result => result,
+        },
         () = stop.cancelled() => Err(RpcError::canceled()),
         () = tokio::time::sleep(limit) => Err(RpcError::deadline_exceeded()),
     }
@@ -131,5 +139,19 @@ mod tests {
             .unwrap_err();
         assert_eq!(error.code, Code::Cancelled);
         assert_eq!(within(limit, &stop, async { Ok(1) }).await, Ok(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_hangs_up_at_the_deadline_was_too_slow() {
+        let limit = Duration::from_secs(1);
+        let stop = CancellationToken::new();
+        for (after, code) in [(999, Code::Unavailable), (1000, Code::DeadlineExceeded)] {
+            let hang_up = async {
+                tokio::time::sleep(Duration::from_millis(after)).await;
+                Err::<(), _>(RpcError::unavailable("error reading from server: reset"))
+            };
+            let error = within(limit, &stop, hang_up).await.unwrap_err();
+            assert_eq!(error.code, code);
+        }
     }
 }

@@ -71,7 +71,7 @@ pub(super) struct PluginWatcher {
     desired: Arc<DesiredStateOfWorld>,
     events: EventSink,
     stream: EventStream<Vec<u8>>,
-    /// Paths of the watched directories, by the name under which they were watched last.
+    /// Paths of the watched directories, one each.
     directories: HashMap<WatchDescriptor, PathBuf>,
     /// Paths that have a watch already, where watches are kept by path.
     taken: HashSet<PathBuf>,
@@ -302,10 +302,15 @@ impl PluginWatcher {
                 path: directory.to_owned(),
                 source,
             })?;
-        let is_free = !self.profile.watches_by_path() || self.taken.insert(directory.to_owned());
-        if is_free {
-            self.directories.insert(descriptor, directory.to_owned());
+        if self.profile.watches_by_path() && !self.taken.insert(directory.to_owned()) {
+            return Ok(());
         }
+        if !self.profile.first_watched_name_stays() {
+            self.directories.remove(&descriptor);
+        }
+        self.directories
+            .entry(descriptor)
+            .or_insert_with(|| directory.to_owned());
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //! nothing else in the manager knows a version number.
 //!
 //! "Read" means in Kubernetes 1.17.17, 1.19.16, 1.22.17, 1.24.17, 1.26.15, 1.28.15, 1.31.14, 1.34.1, 1.35.4, 1.36.3 and
-//! 1.37.2. Where two of these differ, the later one is taken for the first with the change.
+//! 1.37.2, the versions of libraries also in 1.29.15, 1.32.0 and 1.33.0. Where two of these differ, the later one is taken for the first with the change.
 //!
 //! Not modelled: 1.17 and 1.19 hand operations the live map of handlers instead of a copy; stopping the watcher takes 11
 //! seconds in 1.17.
@@ -86,6 +86,12 @@ impl Profile {
     /// keeps its directory as long as it is open (`inotify.Add`; fsnotify 1.6.0 in 1.28, 1.7.0 in 1.29).
     pub const fn watches_by_path(self) -> bool {
         self.minor < 29
+    }
+
+    /// Whether a directory that is watched under a second name, as that of a link, goes on under its first one; before, under
+    /// the last (`inotify.register`; fsnotify 1.7.0 in 1.33, 1.9.0 in 1.34).
+    pub const fn first_watched_name_stays(self) -> bool {
+        self.minor >= 34
     }
 
     /// What registration calls carry: the kubelet sets nothing, and grpc-go percent-encodes its target from 1.57 on

@@ -341,6 +341,19 @@ async fn d11_a_link_to_a_directory_is_watched_but_not_listed() {
 }
 
 #[tokio::test]
+async fn d11_a_directory_and_a_link_to_it_are_one_and_its_first_name_stays_since_1_34() {
+    for (minor, seen) in [(33, "link/a.sock"), (34, "directory/a.sock")] {
+        let mut watched = Registry::new().watch(Profile::from_minor(minor).unwrap());
+        watched.mkdir("directory");
+        watched.catch_up().await;
+        symlink(watched.path("directory"), watched.path("link")).unwrap();
+        watched.catch_up().await;
+        watched.bind("directory/a.sock");
+        watched.assert_desired(&[seen]).await;
+    }
+}
+
+#[tokio::test]
 async fn d13_a_missing_directory_is_made() {
     let mut registry = Registry::new();
     registry.root = registry.directory.path().join("new/registry");

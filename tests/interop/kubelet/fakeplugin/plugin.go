@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
@@ -94,8 +95,24 @@ func (p *plugin) publish(path string) error {
 	server := p.calls.newServer()
 	registerapi.RegisterRegistrationServer(server, registration{calls: p.calls})
 	p.registrations = append(p.registrations, server)
-	go func() { _ = server.Serve(listener) }() // It ends with Close.
+	go func() { _ = server.Serve(hesitant{listener, p.calls, protocol.Connect}) }() // It ends with Close.
 	return nil
+}
+
+// hesitant lets each connection wait before it is served.
+type hesitant struct {
+	net.Listener
+	calls *calls
+	// delay is its name in the settings.
+	delay string
+}
+
+func (h hesitant) Accept() (net.Conn, error) {
+	connection, err := h.Listener.Accept()
+	if err == nil {
+		time.Sleep(time.Duration(h.calls.current().DelaysMS[h.delay]) * time.Millisecond)
+	}
+	return connection, err
 }
 
 func (p *plugin) serveCSI() error {
@@ -113,7 +130,7 @@ func (p *plugin) serveCSI() error {
 	csi.RegisterIdentityServer(p.driver, identity{calls: p.calls})
 	csi.RegisterNodeServer(p.driver, node{calls: p.calls})
 	server := p.driver
-	go func() { _ = server.Serve(listener) }() // It ends with CloseCSI.
+	go func() { _ = server.Serve(hesitant{listener, p.calls, protocol.ConnectDriver}) }() // It ends with CloseCSI.
 	return nil
 }
 

@@ -78,11 +78,18 @@ type PluginSettings struct {
 	MaxVolumes int64             `json:"max_volumes,omitempty"`
 	Topology   map[string]string `json:"topology,omitempty"`
 
-	// DelaysMS are waited by every call of a method before its answer or its fault, in milliseconds.
+	// DelaysMS are waited by every call of a method before its answer or its fault, in milliseconds; under Connect by every
+	// connection to the registration socket before it is served, under ConnectDriver by those to the driver's.
 	DelaysMS map[string]int `json:"delays_ms,omitempty"`
 	// Faults by method; see PluginEvent.Method. Identity's methods may have faults too.
 	Faults map[string]Fault `json:"faults,omitempty"`
 }
+
+// Connect and ConnectDriver are no methods: see DelaysMS.
+const (
+	Connect       = "Connect"
+	ConnectDriver = "ConnectDriver"
+)
 
 // Fault is what goes wrong with calls of a method.
 type Fault struct {
