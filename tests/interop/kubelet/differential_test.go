@@ -49,7 +49,7 @@ func differs(t *testing.T, release release, s sequence) {
 }
 
 // attempts at a sequence, for a machine that has other things to do.
-const attempts = 4
+const attempts = 5
 
 func TestDifferential(t *testing.T) {
 	t.Parallel()

@@ -19,14 +19,14 @@ import (
 const (
 	beat = time.Second
 	// phase is when in a second steps are done.
-	phase = 850 * time.Millisecond
+	phase = 800 * time.Millisecond
 	// firstConnect is when the first plugin serves a connection, in milliseconds; each next one comes spacing later. It is not
 	// GetInfo that waits: its limit of a second would end with a pass.
-	firstConnect, spacing = 160, 70
+	firstConnect, spacing = 150, 80
 	// answer is how long the other answers take, in milliseconds.
 	answer = 40
 	// late is how far behind its time a step or a pass may be, for all this to hold.
-	late = 100 * time.Millisecond
+	late = 60 * time.Millisecond
 )
 
 // sequence is what happens around a kubelet.

@@ -53,11 +53,18 @@ func (e *Events) Message(message interface{}) {
 	}
 }
 
+// unregistering is how long an unregistration takes at least. Where one ends within the pass that began it, which is chance,
+// the socket's registration may begin in that pass, too.
+const unregistering = 50 * time.Millisecond
+
 // Handle tells a call of the CSI plugin handler around it; a handler's call that returns nothing returns nil here.
 func (e *Events) Handle(called protocol.KubeletEvent, call func() error) error {
 	called.Event = protocol.HandlerCalled
 	e.Write(called)
 	err := call()
+	if called.Call == protocol.Deregister {
+		time.Sleep(unregistering)
+	}
 	e.Write(protocol.KubeletEvent{Event: protocol.HandlerReturned, Call: called.Call, Name: called.Name, Error: text(err)})
 	return err
 }
