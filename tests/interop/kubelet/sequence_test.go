@@ -25,6 +25,10 @@ const (
 	firstConnect, spacing = 150, 80
 	// answer is how long the other answers take, in milliseconds.
 	answer = 40
+	// sliding is the part of the time by which the passes drift, each by its own length and a timer's slack.
+	sliding = 250
+	// early is how much sooner than the one before it a pass may be told of.
+	early = 20 * time.Millisecond
 	// late is how far behind its time a step or a pass may be, for all this to hold.
 	late = 60 * time.Millisecond
 )
@@ -162,14 +166,14 @@ func (w *world) inTime(what string, behind time.Duration) {
 func (w *world) checkPasses() {
 	var passes []time.Time
 	for _, life := range w.lives {
-		var drift time.Duration
+		var last, drift time.Duration
 		for _, event := range life.events() {
 			if event.Event != protocol.OperationStarted {
 				continue
 			}
 			after := event.at.Sub(life.began)
-			w.inTime(fmt.Sprintf("the pass at %.3f s", after.Seconds()), (after-drift)%beat)
-			drift = after % beat
+			w.inTime(fmt.Sprintf("the pass at %.3f s", after.Seconds()), (after-drift+early)%beat-early-(after-last)/sliding)
+			last, drift = after, after%beat
 			passes = append(passes, event.at)
 		}
 	}

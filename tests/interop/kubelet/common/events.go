@@ -62,10 +62,10 @@ func (e *Events) Handle(called protocol.KubeletEvent, call func() error) error {
 	called.Event = protocol.HandlerCalled
 	e.Write(called)
 	err := call()
+	e.Write(protocol.KubeletEvent{Event: protocol.HandlerReturned, Call: called.Call, Name: called.Name, Error: text(err)})
 	if called.Call == protocol.Deregister {
 		time.Sleep(unregistering)
 	}
-	e.Write(protocol.KubeletEvent{Event: protocol.HandlerReturned, Call: called.Call, Name: called.Name, Error: text(err)})
 	return err
 }
 
