@@ -88,6 +88,9 @@ impl std::str::FromStr for Endpoint {
             None if host.contains(':') => return Err(syntax()),
             None => host,
         };
+        if host.contains(['[', ']']) {
+            return Err(syntax());
+        }
         Ok(Self {
             host: host.to_owned(),
             port,
@@ -349,6 +352,8 @@ mod tests {
             "::1:80",
             "[::1:80",
             "[::1]80",
+            "[[::1]:80",
+            "a]:80",
             ":65536",
             ":-1",
             ":http",
