@@ -26,8 +26,9 @@ pub mod registration {
     /// `ResourceExhausted`.
     pub const MAX_LARGE_CALLS: usize = 8;
 
-    /// Receive window of a stream and of a connection, in bytes: messages are a few hundred.
-    pub const WINDOW: u32 = 16 * 1024;
+    /// Receive window of a stream, in bytes: messages are a few hundred. What all streams may send before anybody has looked at it
+    /// counts; the window of a connection cannot be made smaller than 64 KiB.
+    pub const WINDOW: u32 = 4 * 1024;
 
     /// Largest header list, in bytes. grpc-go sends some two hundred.
     pub const MAX_HEADER_LIST: u32 = 8 * 1024;

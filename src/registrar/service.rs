@@ -37,6 +37,7 @@ use crate::proto::registration::{
 };
 use crate::uds::authority::{Accepted, Authority};
 use crate::uds::channel::Channel;
+use crate::uds::paced::Paced;
 
 /// Versions of the CSI specification that a driver behind this registrar speaks. The original says 1.0.0 for every
 /// driver, and the kubelet refuses a second registration of a name unless its version is higher.
@@ -203,7 +204,7 @@ async fn serve_connection(
             .max_send_buf_size(MAX_SEND_BUFFER)
             .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
             .max_local_error_reset_streams(MAX_ERROR_RESETS)
-            .serve_connection(TokioIo::new(Accepted::new(stream)), service)
+            .serve_connection(TokioIo::new(Accepted::new(Paced::new(stream))), service)
     );
     let result = tokio::select! {
         result = connection.as_mut() => result,

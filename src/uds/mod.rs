@@ -2,5 +2,6 @@
 
 pub mod authority;
 pub mod channel;
+pub mod paced;
 pub mod socket_file;
 pub mod watch;

@@ -73,6 +73,13 @@ pub async fn memory_under_abuse_of_the_registration_socket() {
     let _driver = node.driver();
     let mut target = Target::start(node, &[]).await;
     let path = target.socket.clone();
+    // The windows of all streams at once, faster than anybody looks at them.
+    for _ in 0..5 {
+        let full = full_windows(&path);
+        registering(&path).await;
+        assert_memory_is_bounded(target.usage);
+        drop(full);
+    }
     // As many calls as the connections allow, each with a message that is all but complete.
     let largest = attack_with_messages(&path, 64 * 1024);
     registering(&path).await;
@@ -118,6 +125,22 @@ fn attack_with_messages(path: &Path, length: u32) -> Vec<Client> {
         }
         // The windows are opened again meanwhile; nobody here looks.
         std::thread::sleep(Duration::from_millis(10));
+    }
+    clients
+}
+
+fn full_windows(path: &Path) -> Vec<Client> {
+    const FRAME: [u8; 4 * 1024] = [b'x'; 4 * 1024];
+    let mut clients: Vec<_> = (0..64).map(|_| Client::connect(path).unwrap()).collect();
+    for client in &mut clients {
+        let _ = client.greet(&[]);
+        for stream in [1, 3, 5, 7] {
+            let _ = client.announce(stream, 64 * 1024);
+            for _ in 0..4 {
+                let _ = client.feed(stream, &FRAME[5..]);
+            }
+        }
+        let _ = client.flush();
     }
     clients
 }
