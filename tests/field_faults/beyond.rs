@@ -19,7 +19,7 @@ use crate::abuse::{Target, attack, idle};
 use crate::field::{
     Usage, answering, answering_as, assert_memory_is_bounded, complaint, complaints,
     descriptors_at_most, failed, http_endpoint, identity, listening, loopback_address, name_at,
-    registering, registrar_through,
+    registered, registering, registrar_through,
 };
 use crate::frames::{Attack, Client};
 use crate::support::{DEADLINE, DRIVER, Kubelet, Node, get, until};
@@ -283,8 +283,7 @@ pub async fn overflow_of_the_event_queue() {
     let driver = node.driver();
     let registrar = node.registrar(NOTHING);
     let before = node.published_as(DRIVER).await;
-    answering(&before, DEADLINE).await;
-    Kubelet::register(&before).await;
+    registered(&before).await;
     registrar.signal(Signal::SIGSTOP);
     // More than `fs.inotify.max_queued_events`: what happens afterwards leaves no event.
     let length = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
@@ -371,8 +370,7 @@ pub async fn driver_directory_that_can_never_come_back() {
     let argument = format!("--csi-address={}/csi.sock", mount.display());
     let registrar = registrar_through(&node, &shell, &[argument]);
     let socket = node.published_as(DRIVER).await;
-    answering(&socket, DEADLINE).await;
-    Kubelet::register(&socket).await;
+    registered(&socket).await;
     fs::remove_dir_all(&source).unwrap();
     let log = failed(registrar, Duration::from_secs(10)).await;
     let reason = complaints(&log).last().copied().unwrap_or_default();
@@ -386,8 +384,7 @@ pub async fn driver_socket_replaced_without_pause() {
     let registrar = node.registrar(NOTHING);
     let usage = Usage::of(registrar.pid());
     let before = node.published_as(DRIVER).await;
-    answering(&before, DEADLINE).await;
-    Kubelet::register(&before).await;
+    registered(&before).await;
     driver.stop().await.unwrap();
     let (path, fresh) = (node.csi_socket(), node.csi_socket().with_file_name("fresh"));
     let storm = Storm::of(move |n| {

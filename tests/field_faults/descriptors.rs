@@ -9,7 +9,7 @@ use csi_node_driver_registrar::testing::csi_driver::Behaviour;
 
 use crate::field::{
     Usage, answering, answering_as, complaint, http_endpoint, listening, loopback_address,
-    registering, registrar_through,
+    registered, registering, registrar_through,
 };
 use crate::support::{DEADLINE, DRIVER, Kubelet, Node, get};
 
@@ -21,8 +21,7 @@ pub async fn f24_descriptor_limit() {
     let mut registrar = registrar_through(&node, shell, &[http_endpoint(address)]);
     let usage = Usage::of(registrar.pid());
     let socket = node.published_as(DRIVER).await;
-    answering(&socket, DEADLINE).await;
-    Kubelet::register(&socket).await;
+    registered(&socket).await;
     listening(address).await;
 
     let held: Vec<_> = (0..60)
@@ -52,8 +51,7 @@ pub async fn f29_inotify_used_up() {
         let shell = format!("exec unshare --user --map-root-user sh -c '{shell}' sh \"$@\"");
         let registrar = registrar_through(&node, &shell, &[]);
         let socket = node.published_as(DRIVER).await;
-        answering(&socket, DEADLINE).await;
-        Kubelet::register(&socket).await;
+        registered(&socket).await;
         let allowed = Duration::from_secs(6);
 
         fs::remove_file(&socket).unwrap();

@@ -8,8 +8,8 @@ use std::time::Duration;
 use csi_node_driver_registrar::testing::csi_driver::{Behaviour, Fault};
 use tonic::Code;
 
-use crate::field::{answering, answering_as, complaint, registrar_through};
-use crate::support::{DEADLINE, DRIVER, Kubelet, Node};
+use crate::field::{answering, answering_as, complaint, registered, registrar_through};
+use crate::support::{DRIVER, Kubelet, Node};
 
 const NOTHING: [&str; 0] = [];
 
@@ -56,8 +56,7 @@ pub async fn f11_get_plugin_info_fails_or_is_slow() {
         let _driver = node.driver_with(behaviour);
         let registrar = node.registrar(NOTHING);
         let socket = node.published_as(DRIVER).await;
-        answering(&socket, DEADLINE).await;
-        Kubelet::register(&socket).await;
+        registered(&socket).await;
         registrar.stop().await;
     }
 }
@@ -87,8 +86,7 @@ pub async fn f13_driver_comes_back_under_another_name() {
     let driver = node.driver();
     let registrar = node.registrar(NOTHING);
     let before = node.published_as(DRIVER).await;
-    answering(&before, DEADLINE).await;
-    Kubelet::register(&before).await;
+    registered(&before).await;
     driver.stop().await.unwrap();
     let _driver = node.driver_with(Behaviour::named("other.example.com"));
     let after = node.registration_socket("other.example.com");

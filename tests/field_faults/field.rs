@@ -61,6 +61,12 @@ pub async fn answering_as(name: &str, path: &Path, limit: Duration) {
     .await;
 }
 
+/// A first registration. Somebody else's socket may be there a moment before it answers.
+pub async fn registered(path: &Path) -> Kubelet {
+    answering(path, DEADLINE).await;
+    Kubelet::register(path).await
+}
+
 /// A registration in tries, as a kubelet makes them, since under attack one may be cut off.
 pub async fn registering(path: &Path) {
     support::within(UNDER_ATTACK, "a registration under attack", async {

@@ -6,6 +6,7 @@ use nix::sys::signal::Signal;
 
 use crate::field::{
     answering, complaint, complaints, failed, http_endpoint, identity, listening, loopback_address,
+    registered,
 };
 use crate::support::{DEADLINE, DRIVER, Kubelet, Node, get, until};
 
@@ -97,8 +98,7 @@ pub async fn f18_replaced_by_another_registrar() {
     let older = node.registrar([http_endpoint(address)]);
     let socket = node.published_as(DRIVER).await;
     listening(address).await;
-    answering(&socket, DEADLINE).await;
-    Kubelet::register(&socket).await;
+    registered(&socket).await;
     assert_eq!(get(address, "/readyz").await.status, 200);
 
     // The second time the other one has no chance to withdraw.

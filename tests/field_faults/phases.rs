@@ -8,7 +8,7 @@ use std::time::Duration;
 use csi_node_driver_registrar::testing::csi_driver::{Behaviour, Fault};
 use nix::sys::signal::Signal;
 
-use crate::field::{answering, complaint, identity};
+use crate::field::{answering, complaint, identity, registered};
 use crate::frames::Client;
 use crate::support::{DEADLINE, DRIVER, Kubelet, Node, Registrar, until};
 
@@ -141,8 +141,7 @@ pub async fn whole_life_as_process_1() {
     let shell = "exec unshare --pid --fork --kill-child \"$@\"";
     let mut registrar = crate::field::registrar_through(&node, shell, &[]);
     let socket = node.published_as(DRIVER).await;
-    answering(&socket, DEADLINE).await;
-    Kubelet::register(&socket).await;
+    registered(&socket).await;
     let mut first = None;
     until("process 1", || {
         first = crate::process::child_of(registrar.pid());

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 
 use crate::field::{
     answering, complaints, failed, http_endpoint, identity, listening, loopback_address,
-    registering, registrar_through, through_shell,
+    registered, registering, registrar_through, through_shell,
 };
 use crate::seccomp;
 use crate::socket::Changes;
@@ -121,8 +121,7 @@ pub async fn f28_stopped_for_a_minute() {
     let address = loopback_address();
     let registrar = node.registrar([http_endpoint(address)]);
     let socket = node.published_as(DRIVER).await;
-    answering(&socket, DEADLINE).await;
-    let kubelet = Kubelet::register(&socket).await;
+    let kubelet = registered(&socket).await;
     let before = identity(&socket);
     registrar.signal(Signal::SIGSTOP);
     tokio::time::sleep(Duration::from_mins(1)).await;
@@ -146,8 +145,7 @@ impl Unheard {
     /// Registers, keeps on logging, and stops.
     async fn lives_and_stops(mut self, node: &Node, calls: usize) {
         let socket = node.published_as(DRIVER).await;
-        answering(&socket, DEADLINE).await;
-        let kubelet = Kubelet::register(&socket).await;
+        let kubelet = registered(&socket).await;
         for _ in 0..calls {
             kubelet.get_info().await;
         }

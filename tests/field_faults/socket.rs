@@ -13,7 +13,8 @@ use inotify::{EventMask, Inotify, WatchMask};
 use nix::sys::signal::Signal;
 
 use crate::field::{
-    self, answering, complaints, failed, identity, inventory, listening, registrar_through,
+    self, answering, complaints, failed, identity, inventory, listening, registered,
+    registrar_through,
 };
 use crate::support::{self, DEADLINE, DRIVER, Kubelet, Node, until};
 
@@ -24,7 +25,7 @@ pub async fn f01_socket_deleted() {
     let _driver = node.driver();
     let registrar = node.registrar(NOTHING);
     let socket = node.published_as(DRIVER).await;
-    Kubelet::register(&socket).await;
+    registered(&socket).await;
     for _ in 0..2 {
         fs::remove_file(&socket).unwrap();
         answering(&socket, Duration::from_secs(5)).await;
@@ -39,7 +40,7 @@ pub async fn f02_directory_made_anew() {
     let _driver = node.driver();
     let mut registrar = node.registrar(NOTHING);
     let socket = node.published_as(DRIVER).await;
-    Kubelet::register(&socket).await;
+    registered(&socket).await;
     fs::remove_dir_all(node.registry()).unwrap();
     // Long enough for every attempt in between to fail.
     tokio::time::sleep(Duration::from_millis(2500)).await;
@@ -61,8 +62,7 @@ pub async fn f02_directory_made_anew() {
     let shell = format!("exec unshare -m --propagation private sh -c '{shell}' sh \"$@\"");
     let argument = format!("--plugin-registration-path={}", mount.display());
     let registrar = registrar_through(&node, &shell, &[argument]);
-    answering(&socket, DEADLINE).await;
-    Kubelet::register(&socket).await;
+    registered(&socket).await;
     fs::remove_dir_all(node.registry()).unwrap();
     let log = failed(registrar, Duration::from_secs(10)).await;
     let reason = complaints(&log).last().copied().unwrap_or_default();
@@ -74,15 +74,14 @@ pub async fn f03_overlap_of_two_pods() {
     let _driver = node.driver();
     let older = node.registrar(NOTHING);
     let socket = node.published_as(DRIVER).await;
-    Kubelet::register(&socket).await;
+    registered(&socket).await;
     let before = identity(&socket);
     let newer = node.registrar(NOTHING);
     until("the newer registrar's socket", || {
         identity(&socket).is_some_and(|now| Some(now) != before)
     })
     .await;
-    answering(&socket, DEADLINE).await;
-    Kubelet::register(&socket).await;
+    registered(&socket).await;
     let successor = identity(&socket);
     older.stop().await;
     assert_eq!(
@@ -100,7 +99,7 @@ pub async fn f05_killed_and_restarted() {
     let _driver = node.driver();
     let first = node.registrar(NOTHING);
     let socket = node.published_as(DRIVER).await;
-    Kubelet::register(&socket).await;
+    registered(&socket).await;
     let mut changes = Changes::of(&node.registry());
     first.signal(Signal::SIGKILL);
     drop(first);
@@ -110,8 +109,7 @@ pub async fn f05_killed_and_restarted() {
         identity(&socket) != before
     })
     .await;
-    answering(&socket, DEADLINE).await;
-    Kubelet::register(&socket).await;
+    registered(&socket).await;
     let vanished = changes.names(EventMask::DELETE | EventMask::MOVED_FROM);
     let name = format!("{DRIVER}-reg.sock");
     assert!(!vanished.contains(&name), "the socket's path vanished");
