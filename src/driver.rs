@@ -8,8 +8,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-pub use client::{CallError, Client, ConnectError};
-pub use wait::{Driver, Error, Identified};
+pub(crate) use client::{CallError, Client, ConnectError};
+pub use wait::Error;
+pub(crate) use wait::{Driver, Identified};
 
 use crate::uds::socket_file::{FileId, MAX_SOCKET_PATH};
 
@@ -159,6 +160,6 @@ impl fmt::Display for DriverName {
 
 /// Whether a directory is gone for good as seen from here: a bind mount keeps a removed directory at the path, empty and
 /// without a link, and nothing can be made in it any more.
-pub fn is_removed(directory: &Path) -> bool {
+pub(crate) fn is_removed(directory: &Path) -> bool {
     fs::metadata(directory).is_ok_and(|metadata| metadata.nlink() == 0)
 }

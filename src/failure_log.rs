@@ -9,7 +9,7 @@ const EVERY: u32 = 10;
 
 /// A run of failures: the first, every tenth, one of another kind and the recovery are logged.
 #[derive(Debug)]
-pub struct FailureLog {
+pub(crate) struct FailureLog {
     check: &'static str,
     failing: Mutex<Option<Failing>>,
 }
@@ -25,7 +25,7 @@ struct Failing {
 
 impl FailureLog {
     /// For the check of that name.
-    pub fn new(check: &'static str) -> Self {
+    pub(crate) fn new(check: &'static str) -> Self {
         Self {
             check,
             failing: Mutex::default(),
@@ -34,7 +34,7 @@ impl FailureLog {
 
     /// The check failed. `kind` is the part of the reason that stays the same while the cause does: a reason that tells
     /// durations, or a driver's own words, is a new text each time and no news.
-    pub fn failed(&self, kind: &str, reason: &str) {
+    pub(crate) fn failed(&self, kind: &str, reason: &str) {
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
         let run = failing.get_or_insert_with(|| Failing {
             since: Instant::now(),
@@ -59,7 +59,7 @@ impl FailureLog {
     }
 
     /// The check succeeded.
-    pub fn succeeded(&self) {
+    pub(crate) fn succeeded(&self) {
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(run) = failing.take() {
             tracing::info!(

@@ -25,7 +25,7 @@ const UNKNOWN_DRIVER: &str = "unknown-driver";
 
 /// One process's metrics. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     registry: Registry,
     calls: HistogramVec,
     driver: Arc<Mutex<String>>,
@@ -40,7 +40,7 @@ impl Default for Metrics {
 
 impl Metrics {
     /// The metrics of a process that starts now.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let options = HistogramOpts::new(
             "csi_sidecar_operations_seconds",
             "Container Storage Interface operation duration with gRPC error code status total",
@@ -61,13 +61,13 @@ impl Metrics {
     ///
     /// # Panics
     /// If its name is malformed or taken: names are constants, and each room adds its own once.
-    pub fn add<M: Collector + Clone + 'static>(&self, metric: prometheus::Result<M>) -> M {
+    pub(crate) fn add<M: Collector + Clone + 'static>(&self, metric: prometheus::Result<M>) -> M {
         add(&self.registry, metric)
     }
 
     /// The driver's name, for calls from now on. The calls of a driver by another name are forgotten, as those of another
     /// process: one that has a new name each time must not grow this one. An empty name is no name.
-    pub fn set_driver_name(&self, name: &str) {
+    pub(crate) fn set_driver_name(&self, name: &str) {
         let mut driver = lock(&self.driver);
         if name.is_empty() || *driver == name {
             return;
@@ -78,20 +78,15 @@ impl Metrics {
         name.clone_into(&mut driver);
     }
 
-    /// The driver's name as far as it is known.
-    pub fn driver_name(&self) -> String {
-        lock(&self.driver).clone()
-    }
-
     /// Takes note of a call to the driver. `method` is the full method, `/csi.v1.Identity/Probe`.
-    pub fn called(&self, method: &str, code: Code, duration: Duration) {
+    pub(crate) fn called(&self, method: &str, code: Code, duration: Duration) {
         self.calls
             .with_label_values(&[lock(&self.driver).as_str(), method, code_name(code)])
             .observe(duration.as_secs_f64());
     }
 
     /// Everything, in the Prometheus text format.
-    pub fn answer(&self) -> Answer {
+    pub(crate) fn answer(&self) -> Answer {
         self.process.read();
         let mut body = Vec::new();
         match TextEncoder::new().encode(&self.registry.gather(), &mut body) {

@@ -126,6 +126,7 @@ pub fn is_undecodable(status: &Status) -> bool {
 }
 
 /// What grpc-go's `codes.Code.String` says, as the Go sidecars' metrics and the kubelet's texts have it.
+#[cfg(feature = "registrar")]
 pub(crate) fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",

@@ -9,11 +9,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The stop signals, caught.
 #[derive(Debug)]
-pub struct Signals([(&'static str, Signal); 4]);
+pub(crate) struct Signals([(&'static str, Signal); 4]);
 
 impl Signals {
     /// Catches TERM, INT, HUP and QUIT from now on. Needs a tokio runtime.
-    pub fn catch() -> io::Result<Self> {
+    pub(crate) fn catch() -> io::Result<Self> {
         Ok(Self([
             ("SIGTERM", signal(SignalKind::terminate())?),
             ("SIGINT", signal(SignalKind::interrupt())?),
@@ -23,7 +23,7 @@ impl Signals {
     }
 
     /// The name of the next one. Cancel safe.
-    pub async fn next(&mut self) -> &'static str {
+    pub(crate) async fn next(&mut self) -> &'static str {
         poll_fn(|cx| {
             for (name, signal) in &mut self.0 {
                 if signal.poll_recv(cx).is_ready() {

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 /// Shares the answer of a call among everybody who asks while it is under way. Nothing is remembered: the next question
 /// after the answer makes a new call.
 #[derive(Debug)]
-pub struct SingleFlight<T>(Arc<Mutex<Option<watch::Receiver<Option<T>>>>>);
+pub(crate) struct SingleFlight<T>(Arc<Mutex<Option<watch::Receiver<Option<T>>>>>);
 
 impl<T> Clone for SingleFlight<T> {
     fn clone(&self) -> Self {
@@ -24,7 +24,7 @@ impl<T> Default for SingleFlight<T> {
 impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
     /// The answer of the call under way, or of `call()` if there is none. The call goes on if the asker goes away, so it
     /// must have a deadline of its own. `None` if the call panicked.
-    pub async fn ask<F>(&self, call: impl FnOnce() -> F) -> Option<T>
+    pub(crate) async fn ask<F>(&self, call: impl FnOnce() -> F) -> Option<T>
     where
         F: Future<Output = T> + Send + 'static,
     {

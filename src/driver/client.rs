@@ -28,7 +28,7 @@ const PROBE: &str = "/csi.v1.Identity/Probe";
 
 /// One connection to a driver. Cheap to clone; clones share the connection.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub(crate) struct Client {
     identity: IdentityClient<Channel>,
     metrics: Metrics,
 }
@@ -36,19 +36,19 @@ pub struct Client {
 /// No connection came about.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot connect to {}: {source}{}", .path.display(), hint(.source, .path))]
-pub struct ConnectError {
+pub(crate) struct ConnectError {
     pub(super) path: PathBuf,
     pub(super) source: io::Error,
 }
 
 impl ConnectError {
     /// Whether there is nothing at the path.
-    pub fn is_missing(&self) -> bool {
+    pub(crate) fn is_missing(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
     }
 
     /// Whether somebody listens there, and has not accepted so many connections that the system takes no more for him.
-    pub fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.source.kind() == io::ErrorKind::WouldBlock
     }
 }
@@ -56,7 +56,7 @@ impl ConnectError {
 /// A call that brought no answer, or one that is an error.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{method} failed with {:?}: {}", .status.code(), .status.message())]
-pub struct CallError {
+pub(crate) struct CallError {
     /// The full method.
     pub method: &'static str,
     /// What came back, or what went wrong here.
@@ -65,22 +65,22 @@ pub struct CallError {
 
 impl CallError {
     /// Its gRPC code.
-    pub fn code(&self) -> Code {
+    pub(crate) fn code(&self) -> Code {
         self.status.code()
     }
 
     /// The driver's text.
-    pub fn message(&self) -> &str {
+    pub(crate) fn message(&self) -> &str {
         self.status.message()
     }
 
     /// Whether bytes came that are no answer.
-    pub fn is_undecodable(&self) -> bool {
+    pub(crate) fn is_undecodable(&self) -> bool {
         is_undecodable(&self.status)
     }
 
     /// Whether a driver gives such an answer while it starts or is loaded. All others are an answer.
-    pub fn is_transient(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         !self.is_undecodable()
             && matches!(
                 self.code(),
@@ -97,7 +97,7 @@ impl CallError {
 
 impl Client {
     /// Connects within `limit`. Calls are counted in `metrics`.
-    pub async fn connect(
+    pub(crate) async fn connect(
         address: &Address,
         limit: Duration,
         metrics: Metrics,
@@ -122,7 +122,7 @@ impl Client {
     }
 
     /// `GetPluginInfo`: the driver's name as it gives it, unchecked. It becomes the label of all calls counted from now on.
-    pub async fn plugin_name(&self, limit: Duration) -> Result<String, CallError> {
+    pub(crate) async fn plugin_name(&self, limit: Duration) -> Result<String, CallError> {
         let mut identity = self.identity.clone();
         let request = request(GetPluginInfoRequest {}, limit);
         let metrics = self.metrics.clone();
@@ -144,7 +144,7 @@ impl Client {
     }
 
     /// `Probe`: whether the driver is ready. Absent means that it is (CSI specification, `ProbeResponse.ready`).
-    pub async fn probe(&self, limit: Duration) -> Result<bool, CallError> {
+    pub(crate) async fn probe(&self, limit: Duration) -> Result<bool, CallError> {
         let mut identity = self.identity.clone();
         let request = request(ProbeRequest {}, limit);
         let answer = self.call(PROBE, limit, identity.probe(request)).await?;

@@ -73,7 +73,7 @@ pub enum Error {
 
 /// A driver that told its name.
 #[derive(Clone, Debug)]
-pub struct Identified {
+pub(crate) struct Identified {
     /// Its name as it gives it, unchecked.
     pub name: String,
     /// The socket that answered: another one there later is another process.
@@ -82,7 +82,7 @@ pub struct Identified {
 
 /// How a driver is asked.
 #[derive(Clone, Debug)]
-pub struct Driver {
+pub(crate) struct Driver {
     /// Where it listens.
     pub address: Address,
     /// Deadline of connecting, and of each call.
@@ -106,7 +106,7 @@ impl Driver {
     ///
     /// `changes` carries a value whenever the driver's directory changed: a socket that appeared is tried at once, and an
     /// attempt under way on a socket that was replaced is given up for the new one.
-    pub async fn identify(
+    pub(crate) async fn identify(
         &self,
         limit: Option<Duration>,
         mut changes: watch::Receiver<()>,

@@ -3,7 +3,7 @@
 //!
 //! It is served beside the registrar (`--liveness-endpoint`), or alone as a drop-in for the Go sidecar (`command`).
 
-pub mod command;
+pub(crate) mod command;
 mod flags;
 mod prober;
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tonic::async_trait;
 
-pub use prober::Prober;
+pub(crate) use prober::Prober;
 
 use crate::driver::Address;
 use crate::http::{Answer, Handler, Question};
@@ -22,13 +22,13 @@ const HEALTHZ: &str = "/healthz";
 
 /// Serves `/healthz`, and nothing else.
 #[derive(Clone, Debug)]
-pub struct Liveness {
+pub(crate) struct Liveness {
     prober: Prober,
 }
 
 impl Liveness {
     /// `limit` bounds connecting to the driver and its `Probe` together.
-    pub fn new(address: Address, limit: Duration, metrics: Metrics) -> Self {
+    pub(crate) fn new(address: Address, limit: Duration, metrics: Metrics) -> Self {
         Self {
             prober: Prober::new(address, limit, metrics),
         }

@@ -32,7 +32,7 @@ const REMEMBERED: usize = 5;
 
 /// Asks the driver whether it is alive. Cheap to clone; clones share the call in flight.
 #[derive(Clone, Debug)]
-pub struct Prober {
+pub(crate) struct Prober {
     shared: Arc<Shared>,
     flight: SingleFlight<Outcome>,
 }
@@ -82,7 +82,7 @@ impl Failure {
 
 impl Prober {
     /// `limit` bounds connecting and `Probe` together.
-    pub fn new(address: Address, limit: Duration, metrics: Metrics) -> Self {
+    pub(crate) fn new(address: Address, limit: Duration, metrics: Metrics) -> Self {
         let ready = metrics.add(IntGauge::new(
             "csi_driver_probe_ready",
             "Whether the CSI driver's last Probe said that it is ready.",
@@ -103,7 +103,7 @@ impl Prober {
     }
 
     /// 200 `ok` if the driver says now that it is ready, else 500 and why. Never from memory.
-    pub async fn answer(&self) -> Answer {
+    pub(crate) async fn answer(&self) -> Answer {
         let shared = self.shared.clone();
         let outcome = self
             .flight

@@ -12,7 +12,7 @@ use crate::uds::socket_file::{PublishError, registration_socket_path};
 
 /// The sub-command's flags.
 #[derive(Debug, Parser)]
-pub struct CleanupFlags {
+pub(crate) struct CleanupFlags {
     #[arg(
         long,
         default_value = "",
@@ -30,7 +30,7 @@ pub struct CleanupFlags {
 
 /// Why nothing, or not everything, was removed.
 #[derive(Debug, thiserror::Error)]
-pub enum CleanupError {
+pub(crate) enum CleanupError {
     /// The name cannot be a driver's.
     #[error("--driver-name: {0}")]
     Name(#[from] NameError),
@@ -53,7 +53,7 @@ pub enum CleanupError {
 impl CleanupFlags {
     /// Removes `DIRECTORY/NAME-reg.sock` if it is a socket, and the directory `DIRECTORY/NAME` if it is empty, as the hooks of
     /// old manifests do with `rm`. What is absent is no error.
-    pub fn run(self) -> Result<(), CleanupError> {
+    pub(crate) fn run(self) -> Result<(), CleanupError> {
         let name = DriverName::try_from(self.driver_name)?;
         let directory = self.plugin_registration_path;
         let socket = registration_socket_path(&directory, name.as_str())?;

@@ -26,7 +26,7 @@ enum Failure {
 }
 
 /// Runs the registrar to its end.
-pub async fn run(invocation: Invocation, signals: Signals) -> ExitCode {
+pub(crate) async fn run(invocation: Invocation, signals: Signals) -> ExitCode {
     let flags = match invocation.flags::<Flags>() {
         Ok(flags) => flags,
         Err(error) => return usage(&error),

@@ -12,7 +12,7 @@ use crate::http::{Answer, Handler, Question};
 
 /// Health, readiness, metrics and, where asked for, Go's pprof paths.
 #[derive(Clone, Debug)]
-pub struct Diagnostics {
+pub(super) struct Diagnostics {
     health: Health,
     metrics: RegistrarMetrics,
     /// The process's arguments, where `/debug/pprof/` is served.
@@ -21,7 +21,11 @@ pub struct Diagnostics {
 
 impl Diagnostics {
     /// `invocation` is what `/debug/pprof/cmdline` shows; `None` serves nothing below `/debug/pprof/`.
-    pub fn new(health: Health, metrics: RegistrarMetrics, invocation: Option<Invocation>) -> Self {
+    pub(super) fn new(
+        health: Health,
+        metrics: RegistrarMetrics,
+        invocation: Option<Invocation>,
+    ) -> Self {
         let pprof = invocation.map(|invocation| {
             let words = std::iter::once(&invocation.program).chain(&invocation.arguments);
             let words: Vec<_> = words.map(|word| word.as_encoded_bytes()).collect();

@@ -24,7 +24,7 @@ const MISSING: &str = "registration socket does not exist";
 
 /// Answers probes about one registrar. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Health {
+pub(super) struct Health {
     status: watch::Receiver<Status>,
     directory: PathBuf,
     driver: Driver,
@@ -88,7 +88,7 @@ impl SharedCheck {
 
 impl Health {
     /// Answers for this registrar.
-    pub fn new(registrar: &Registrar) -> Self {
+    pub(super) fn new(registrar: &Registrar) -> Self {
         Self {
             status: registrar.status(),
             directory: registrar.config().registration_directory.clone(),
@@ -100,7 +100,7 @@ impl Health {
 
     /// 200 if the socket at our path answers with our name, be it ours or a successor's. Before the first publication 200
     /// too: charts use this for liveness, and a restart would not bring the driver sooner.
-    pub async fn healthz(&self) -> Answer {
+    pub(super) async fn healthz(&self) -> Answer {
         let health = self.clone();
         let check = move || async move { health.check_socket().await };
         self.registrar_check.answer(check).await
@@ -108,14 +108,14 @@ impl Health {
 
     /// 200 if the driver behind the socket still calls itself what is registered. For people and alerts; a driver's
     /// livenessProbe belongs on [`Liveness`](crate::liveness::Liveness).
-    pub async fn driver(&self) -> Answer {
+    pub(super) async fn driver(&self) -> Answer {
         let health = self.clone();
         let check = move || async move { health.check_driver().await };
         self.driver_check.answer(check).await
     }
 
     /// 200 only while the kubelet's confirmation stands for the socket that is there.
-    pub fn readyz(&self) -> Answer {
+    pub(super) fn readyz(&self) -> Answer {
         match unreadiness(&self.status.borrow()) {
             None => Answer::text(StatusCode::OK, "ok"),
             Some(reason) => Answer::text(StatusCode::SERVICE_UNAVAILABLE, reason),

@@ -30,7 +30,7 @@ pub struct RegistrarMetrics {
 
 impl RegistrarMetrics {
     /// Adds a registrar's metrics to those of its process.
-    pub fn new(process: Metrics, status: watch::Receiver<Status>) -> Self {
+    pub(super) fn new(process: Metrics, status: watch::Receiver<Status>) -> Self {
         let build = IntGaugeVec::new(
             Opts::new(
                 "csi_registrar_build_info",
@@ -81,12 +81,12 @@ impl RegistrarMetrics {
     }
 
     /// The metrics of the whole process.
-    pub fn process(&self) -> &Metrics {
+    pub(super) fn process(&self) -> &Metrics {
         &self.process
     }
 
     /// A kubelet told an outcome.
-    pub fn notified(&self, driver: &str, is_registered: bool) {
+    pub(super) fn notified(&self, driver: &str, is_registered: bool) {
         let result = if is_registered {
             "registered"
         } else {
@@ -98,12 +98,12 @@ impl RegistrarMetrics {
     }
 
     /// A socket was published.
-    pub fn published(&self) {
+    pub(super) fn published(&self) {
         self.publications.inc();
     }
 
     /// The kubelet confirmed a socket that long after its publication.
-    pub fn confirmed(&self, after: Duration) {
+    pub(super) fn confirmed(&self, after: Duration) {
         self.durations.observe(after.as_secs_f64());
     }
 

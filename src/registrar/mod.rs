@@ -1,20 +1,22 @@
 //! The sidecar: registers one CSI driver with the kubelet of its node, and keeps it registered.
 //!
-//! [`Registrar`] is the way in; `running` is where things happen, and [`status`] decides what.
+//! [`Registrar`] is the way in; `running` is where things happen, and `status` decides what.
 
-pub mod cleanup;
-pub mod command;
+pub(crate) mod cleanup;
+pub(crate) mod command;
 mod config;
-pub mod diagnostics;
+mod diagnostics;
+#[doc(hidden)]
 pub mod flags;
-pub mod health;
-pub mod metrics;
+mod health;
+mod metrics;
 mod pprof;
-pub mod probe;
-pub mod publication;
+pub(crate) mod probe;
+mod publication;
 mod running;
+#[doc(hidden)]
 pub mod service;
-pub mod status;
+mod status;
 mod termination;
 
 use std::hash::{BuildHasher, RandomState};
@@ -25,13 +27,14 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 pub use config::{Config, FailurePolicy};
+pub use metrics::RegistrarMetrics;
+pub use status::{Phase, Status};
 
 use crate::driver::{self, Driver, NameError};
 use crate::metrics::Metrics;
 use crate::uds::socket_file::PublishError;
-use metrics::RegistrarMetrics;
 use running::Running;
-use status::{Settings, Status};
+use status::Settings;
 
 /// Why a registrar ended, or could not begin.
 #[derive(Debug, thiserror::Error)]
@@ -132,12 +135,12 @@ impl Registrar {
     }
 
     /// Its settings.
-    pub fn config(&self) -> &Config {
+    pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
     /// How its driver is asked.
-    pub fn driver(&self) -> &Driver {
+    pub(crate) fn driver(&self) -> &Driver {
         &self.driver
     }
 

@@ -18,7 +18,7 @@ const MAX_SOCKETS: usize = 256;
 
 /// The sub-command's flags: all of the registrar's, so that a manifest can repeat them, and one more.
 #[derive(Debug, Parser)]
-pub struct ProbeFlags {
+pub(crate) struct ProbeFlags {
     #[command(flatten)]
     registrar: Flags,
 
@@ -31,7 +31,7 @@ pub struct ProbeFlags {
 
 /// Why a probe fails: one line for the events of the pod.
 #[derive(Debug, thiserror::Error)]
-pub enum ProbeError {
+pub(crate) enum ProbeError {
     /// The flags cannot be used.
     #[error("{}", .0.join("; "))]
     Flags(Vec<String>),
@@ -69,7 +69,7 @@ fn list(others: &[String]) -> String {
 
 impl ProbeFlags {
     /// Asks; touches no file.
-    pub async fn run(&self) -> Result<(), ProbeError> {
+    pub(crate) async fn run(&self) -> Result<(), ProbeError> {
         let target = self.registrar.probe_target().map_err(ProbeError::Flags)?;
         let deadline = Instant::now() + target.timeout;
         let mut asking = JoinSet::new();

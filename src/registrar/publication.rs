@@ -7,13 +7,11 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::service::{self, Plugin};
-use super::status::PublicationId;
 use crate::uds::socket_file::{Occupant, PublishError, SocketFile};
 
 /// One published socket and the server behind it.
 #[derive(Debug)]
-pub struct Publication {
-    id: PublicationId,
+pub(super) struct Publication {
     name: String,
     file: SocketFile,
     stop: oneshot::Sender<()>,
@@ -22,10 +20,10 @@ pub struct Publication {
 
 impl Publication {
     /// Publishes `plugin` in `directory` over whatever socket has its name there, and serves it.
-    pub fn new(directory: &Path, plugin: Plugin) -> Result<Self, PublishError> {
+    pub(super) fn new(directory: &Path, plugin: Plugin) -> Result<Self, PublishError> {
         let (listener, file) = SocketFile::publish(directory, &plugin.name)?;
         let (stop, stopped) = oneshot::channel::<()>();
-        let (id, name) = (plugin.publication, plugin.name.clone());
+        let name = plugin.name.clone();
         let server = tokio::spawn(async move {
             let stopped = async {
                 let _ = stopped.await;
@@ -35,7 +33,6 @@ impl Publication {
             }
         });
         Ok(Self {
-            id,
             name,
             file,
             stop,
@@ -43,28 +40,23 @@ impl Publication {
         })
     }
 
-    /// Which publication this is.
-    pub fn id(&self) -> PublicationId {
-        self.id
-    }
-
     /// The name that it was published under.
-    pub fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         &self.name
     }
 
     /// Where it was published.
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         self.file.path()
     }
 
     /// What lies at its path now.
-    pub fn occupant(&self) -> Occupant {
+    pub(super) fn occupant(&self) -> Occupant {
         self.file.occupant()
     }
 
     /// Unlinks the socket if it is still ours.
-    pub fn remove(&self) -> io::Result<()> {
+    pub(super) fn remove(&self) -> io::Result<()> {
         if self.file.withdraw()? {
             tracing::info!(socketPath = %self.path().display(), "Registration socket removed");
         }
@@ -72,7 +64,7 @@ impl Publication {
     }
 
     /// Lets calls in flight end: the handle ends with them. The path is somebody else's, or has been cleared.
-    pub fn retire(self) -> JoinHandle<()> {
+    pub(super) fn retire(self) -> JoinHandle<()> {
         // Only after the unlink: a closed socket's inode number may be given to a stranger's file.
         drop(self.stop);
         self.server

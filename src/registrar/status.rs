@@ -121,7 +121,7 @@ impl Phase {
 
 /// What happened.
 #[derive(Debug)]
-pub enum Event {
+pub(super) enum Event {
     /// The driver told its name, for the first time or again after a restart.
     Named(DriverName),
     /// [`Action::Publish`] was carried out.
@@ -144,7 +144,7 @@ pub enum Event {
 
 /// What is to be done now.
 #[derive(Debug)]
-pub enum Action {
+pub(super) enum Action {
     /// Publish a fresh socket under [`Status::name`]; withdraw the old one first if it has another name.
     Publish,
     /// Ask the socket at our path for its name.
@@ -172,7 +172,7 @@ pub struct Status {
 
 /// What the machine has to know beforehand.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub(super) struct Settings {
     /// What follows a refusal.
     pub policy: FailurePolicy,
     /// Whether a restarted driver gets a fresh socket.
@@ -183,7 +183,7 @@ pub struct Settings {
 
 impl Status {
     /// The state before anything is known.
-    pub fn new(settings: Settings) -> Self {
+    pub(super) fn new(settings: Settings) -> Self {
         Self {
             settings,
             name: None,
@@ -198,7 +198,7 @@ impl Status {
     }
 
     /// The state before anything is known again, after a registration that failed.
-    pub fn after_failure(settings: Settings, failure: String) -> Self {
+    pub(super) fn after_failure(settings: Settings, failure: String) -> Self {
         Self {
             failure: Some(failure),
             ..Self::new(settings)
@@ -216,7 +216,7 @@ impl Status {
     }
 
     /// When the driver first told its name.
-    pub fn named_at(&self) -> Option<Instant> {
+    pub(super) fn named_at(&self) -> Option<Instant> {
         self.named_at
     }
 
@@ -231,7 +231,7 @@ impl Status {
     }
 
     /// When to report [`Event::Elapsed`], if nothing happens before.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         let of_phase = match self.phase {
             Phase::Published {
                 since,
@@ -247,7 +247,7 @@ impl Status {
     }
 
     /// Takes an event, moves, and says what is to be done.
-    pub fn on(&mut self, event: Event, now: Instant) -> Option<Action> {
+    pub(super) fn on(&mut self, event: Event, now: Instant) -> Option<Action> {
         if self.phase == Phase::Stopped {
             return None;
         }

@@ -11,7 +11,7 @@ use crate::manager::cli::Error;
 use crate::manager::cli::event_text::describe;
 use crate::manager::cli::terminal::{Progress, Style, Tone};
 use crate::manager::event::{Event, What};
-use crate::registrar::status::Status;
+use crate::registrar::Status;
 
 /// How long one thing may take on a machine that is busy; a second or two is usual.
 const STAGE_LIMIT: Duration = Duration::from_secs(30);
