@@ -2,7 +2,8 @@
 //! nothing else in the manager knows a version number.
 //!
 //! "Read" means in Kubernetes 1.17.17, 1.19.16, 1.22.17, 1.24.17, 1.26.15, 1.28.15, 1.31.14, 1.34.1, 1.35.4, 1.36.3 and
-//! 1.37.2, the versions of libraries also in 1.29.15, 1.32.0 and 1.33.0. Where two of these differ, the later one is taken for the first with the change.
+//! 1.37.2, the versions of libraries also in 1.29.15, 1.32.0 and 1.33.0. Where two of these differ, the later one is taken for
+//! the first with the change.
 //!
 //! Not modelled: 1.17 and 1.19 hand operations the live map of handlers instead of a copy; stopping the watcher takes 11
 //! seconds in 1.17.

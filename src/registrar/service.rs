@@ -214,10 +214,22 @@ async fn serve_connection(
         }
     };
     if let Err(error) = result {
-        let error: &dyn std::error::Error = &error;
+        let error: &(dyn std::error::Error + 'static) = &error;
         let cause = error.source().unwrap_or(error);
-        verbose!(4, err = %cause, "A connection to the registration socket broke");
+        if !is_hang_up(cause) {
+            verbose!(4, err = %cause, "A connection to the registration socket broke");
+        }
     }
+}
+
+/// A client that says goodbye does not wait for our answer to it.
+fn is_hang_up(cause: &(dyn std::error::Error + 'static)) -> bool {
+    cause.downcast_ref::<io::Error>().is_some_and(|error| {
+        matches!(
+            error.kind(),
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+        )
+    })
 }
 
 /// All of a call's message. Not left to tonic, which reserves memory for what a message says that it will be.
