@@ -130,6 +130,8 @@ func traceKubelet(events []observed, add func(stream string, at time.Time, line 
 			add("objects", event.at, "Node "+describeNode(event.Node)+event.Error)
 		case protocol.CSINodeWritten:
 			add("objects", event.at, "CSINode "+describeCSINode(event.CSINode)+event.Error)
+		case protocol.Log:
+			add(warnings, event.at, event.Text)
 		}
 	}
 }
@@ -181,18 +183,22 @@ func describeCSINode(encoded json.RawMessage) string {
 	return text
 }
 
+// warnings are not compared, only told beside a difference: each kubelet has words of its own.
+const warnings = "warnings"
+
 // wantSame reports every stream that differs, both in full.
 func wantSame(t *testing.T, s sequence, want, got trace) {
 	t.Helper()
 	streams := maps.Clone(want)
 	maps.Copy(streams, got)
 	for _, stream := range slices.Sorted(maps.Keys(streams)) {
-		if slices.EqualFunc(want[stream], got[stream], sameText) {
+		if stream == warnings || slices.EqualFunc(want[stream], got[stream], sameText) {
 			continue
 		}
 		t.Errorf("%s: %s\nkubelet:\n%s\nmanager:\n%s", s.name, stream, numbered(want[stream], got[stream]), numbered(got[stream], want[stream]))
 	}
 	if t.Failed() {
+		t.Logf("warnings\nkubelet:\n%s\nmanager:\n%s", numbered(want[warnings], nil), numbered(got[warnings], nil))
 		t.Log(s)
 	}
 }
