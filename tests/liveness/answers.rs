@@ -172,7 +172,7 @@ async fn failures_are_logged_calmly_and_the_recovery_with_how_long_it_lasted() {
         assert!(recovery.contains("failures=25 lasted="), "{recovery}");
         assert_eq!(log.count("succeeds again"), 1, "{}", log.text());
         // The first, the eleventh, the twenty-first.
-        assert_eq!(probed.failures_logged(), 3, "{}", log.text());
+        probed.assert_failures_logged(3).await;
         for failures in ["failures=1\n", "failures=11\n", "failures=21\n"] {
             assert!(log.text().contains(failures), "{failures}{}", log.text());
         }

@@ -31,7 +31,7 @@ async fn it_listens_before_the_driver_is_there_and_says_what_it_waits_for() {
             assert!(told.contains("No such file or directory"), "{told}");
         }
         let log = probed.process.log();
-        assert_eq!(probed.failures_logged(), 2, "{}", log.text());
+        probed.assert_failures_logged(2).await;
         let errors = log
             .lines()
             .iter()

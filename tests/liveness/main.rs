@@ -22,7 +22,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use support::{DEADLINE, HttpAnswer, Node, Registrar, get, registrar_command, within};
+use support::{DEADLINE, HttpAnswer, Node, Registrar, get, registrar_command, until, within};
 
 /// What a busy machine may add to a time that is measured from outside.
 const SLACK: Duration = Duration::from_millis(400);
@@ -102,8 +102,12 @@ impl Probed {
         .await;
     }
 
-    fn failures_logged(&self) -> usize {
-        self.process.log().count("Health check failed")
+    /// Checks how many failures the log tells. An answer may be here before its line is.
+    async fn assert_failures_logged(&self, expected: usize) {
+        let log = self.process.log();
+        let count = || log.count("Health check failed");
+        until("the failures in the log", || count() >= expected).await;
+        assert_eq!(count(), expected, "{}", log.text());
     }
 }
 
