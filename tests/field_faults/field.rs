@@ -2,43 +2,20 @@
 //! util-linux offers.
 
 use std::fs;
-use std::io::Read;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use csi_node_driver_registrar::registrar::service;
-use nix::unistd::Pid;
 
+pub use crate::support::http::{http_endpoint, listening, loopback_address};
+pub use crate::support::usage::Usage;
 use crate::support::{self, DEADLINE, DRIVER, Kubelet, Node, Registrar};
 
 /// How long a whole registration may take while the registrar is under attack.
 pub const UNDER_ATTACK: Duration = Duration::from_secs(10);
-
-/// An address of the loopback network that no other row uses, whatever ports are taken on 127.0.0.1. So that any registrar
-/// can be asked, also one that does not tell which port it was given.
-pub fn loopback_address() -> SocketAddr {
-    static NEXT: AtomicU8 = AtomicU8::new(1);
-    let [.., high, low] = std::process::id().to_be_bytes();
-    let row = NEXT.fetch_add(1, Ordering::Relaxed);
-    SocketAddr::from(([127, (high & 0x3f) | 0x40, low, row], 9809))
-}
-
-/// The argument that makes the registrar serve HTTP there.
-pub fn http_endpoint(address: SocketAddr) -> String {
-    format!("--http-endpoint={address}")
-}
-
-/// Waits until somebody listens.
-pub async fn listening(address: SocketAddr) {
-    support::until(&format!("a listener at {address}"), || {
-        TcpStream::connect(address).is_ok()
-    })
-    .await;
-}
 
 /// What the socket at `path` calls itself, if it answers within a second.
 pub async fn name_at(path: &Path) -> Option<String> {
@@ -173,100 +150,6 @@ pub async fn complaint(registrar: &Registrar, limit: Duration, parts: &[&str]) -
             "no warning with {parts:?} within {limit:?}"
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-/// What Linux tells about a process.
-#[derive(Clone, Copy)]
-pub struct Usage(Pid);
-
-impl Usage {
-    pub fn of(pid: Pid) -> Self {
-        Self(pid)
-    }
-
-    fn file(self, name: &str) -> String {
-        let mut text = String::new();
-        fs::File::open(format!("/proc/{}/{name}", self.0))
-            .unwrap()
-            .read_to_string(&mut text)
-            .unwrap();
-        text
-    }
-
-    pub fn status(self, key: &str) -> String {
-        let status = self.file("status");
-        let line = status.lines().find_map(|line| {
-            let (name, value) = line.split_once(':')?;
-            (name == key).then(|| value.trim().to_owned())
-        });
-        line.unwrap_or_else(|| panic!("no {key} in the status of {}", self.0))
-    }
-
-    fn kibibytes(self, key: &str) -> u64 {
-        let value = self.status(key);
-        value.trim_end_matches(" kB").parse().unwrap()
-    }
-
-    /// The most memory that it ever had resident, in KiB.
-    pub fn peak_memory(self) -> u64 {
-        self.kibibytes("VmHWM")
-    }
-
-    /// What it may have resident at most, in KiB, under any abuse: 8 MiB. A build without optimization, which maps much more of
-    /// its program file and has larger futures, gets what it maps on top, and a quarter.
-    pub fn memory_limit(self) -> u64 {
-        const LIMIT: u64 = 8 * 1024;
-        const LARGEST_RELEASE: u64 = 5 * 1024;
-        let file = self.kibibytes("RssFile");
-        if file <= LARGEST_RELEASE {
-            LIMIT
-        } else {
-            LIMIT + file - LARGEST_RELEASE / 2 + LIMIT / 4
-        }
-    }
-
-    pub fn descriptors(self) -> usize {
-        fs::read_dir(format!("/proc/{}/fd", self.0))
-            .unwrap()
-            .count()
-    }
-
-    pub fn threads(self) -> usize {
-        fs::read_dir(format!("/proc/{}/task", self.0))
-            .unwrap()
-            .count()
-    }
-
-    /// How often its threads gave up the processor or lost it. A thread that sleeps in one system call has no part in it.
-    pub fn context_switches(self) -> u64 {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.0)).unwrap();
-        tasks
-            .map(|task| {
-                let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
-                status
-                    .lines()
-                    .filter(|line| line.contains("ctxt_switches"))
-                    .map(|line| {
-                        line.split_whitespace()
-                            .last()
-                            .unwrap()
-                            .parse::<u64>()
-                            .unwrap()
-                    })
-                    .sum::<u64>()
-            })
-            .sum()
-    }
-
-    /// The processor time that it used so far.
-    pub fn processor_time(self) -> Duration {
-        // Fields 14 and 15, counted from 1; the name in field 2 may hold spaces. Hundredths of a second (`USER_HZ`).
-        let stat = self.file("stat");
-        let (_, rest) = stat.rsplit_once(')').unwrap();
-        let fields: Vec<_> = rest.split_whitespace().collect();
-        let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
-        Duration::from_millis(ticks * 10)
     }
 }
 

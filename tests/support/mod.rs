@@ -13,8 +13,10 @@
 )]
 
 pub mod command;
+pub mod http;
 pub mod raw_driver;
 pub mod tree;
+pub mod usage;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -26,18 +28,20 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ::http::HeaderValue;
 use csi_node_driver_registrar::proto::registration::registration_client::RegistrationClient;
 use csi_node_driver_registrar::proto::registration::{InfoRequest, PluginInfo, RegistrationStatus};
 use csi_node_driver_registrar::testing::csi_driver::{Behaviour, CsiDriver};
 use csi_node_driver_registrar::uds::authority::Authority;
 use csi_node_driver_registrar::uds::channel::Channel;
-use http::HeaderValue;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
+
+use self::usage::Usage;
 
 /// How long anything may take that should happen at once. Generous: the machines are shared.
 pub const DEADLINE: Duration = Duration::from_secs(15);
@@ -227,23 +231,19 @@ impl Registrar {
         );
     }
 
+    /// What it uses of the machine.
+    pub fn usage(&self) -> Usage {
+        Usage::of(self.pid())
+    }
+
     /// Its resident memory in KiB.
     pub fn resident(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-        line.unwrap()
-            .split_whitespace()
-            .nth(1)
-            .unwrap()
-            .parse()
-            .unwrap()
+        self.usage().resident()
     }
 
     /// How many descriptors it has open.
     pub fn descriptors(&self) -> usize {
-        fs::read_dir(format!("/proc/{}/fd", self.pid()))
-            .unwrap()
-            .count()
+        self.usage().descriptors()
     }
 
     pub fn is_running(&mut self) -> bool {
