@@ -39,7 +39,7 @@ pub async fn rows(subjects: &[Subject], arguments: &Arguments) -> Vec<Row> {
         .map(|(before, after)| {
             #[allow(clippy::cast_precision_loss, reason = "below 2^52")]
             let switches = (after.0 - before.0) as f64;
-            let time = (after.1 - before.1).as_secs_f64() * 1e3;
+            let time = after.1.saturating_sub(before.1).as_secs_f64() * 1e3;
             (Samples::exact(switches), Samples::exact(time))
         })
         .unzip();

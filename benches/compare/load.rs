@@ -101,7 +101,7 @@ pub async fn health_checks(usage: Usage, http: SocketAddr, times: u32) -> f64 {
         let answer = get(http, "/healthz").await;
         assert_eq!(answer.status, 200, "{answer:?}");
     }
-    micros(usage.processor_time() - before, times)
+    micros(before, usage, times)
 }
 
 /// Calls on one connection. Returns calls a second, and µs of processor time for one.
@@ -112,9 +112,11 @@ async fn get_infos(usage: Usage, node: &Node) -> (f64, f64) {
         kubelet.get_info().await;
     }
     let rate = f64::from(CALLS) / begin.elapsed().as_secs_f64();
-    (rate, micros(usage.processor_time() - before, CALLS))
+    (rate, micros(before, usage, CALLS))
 }
 
-fn micros(time: Duration, calls: u32) -> f64 {
+/// What each of so many calls took since `before`.
+fn micros(before: Duration, usage: Usage, calls: u32) -> f64 {
+    let time = usage.processor_time().saturating_sub(before);
     time.as_secs_f64() * 1e6 / f64::from(calls)
 }

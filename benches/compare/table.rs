@@ -65,17 +65,19 @@ impl Row {
 
     /// The median, between which quartiles it lies, and how many times ours it is.
     fn cell(&self, index: usize) -> String {
-        let answer = &self.answers[index];
-        let mut cell = quantity(answer.median(), self.unit);
-        if answer.count() > 1 {
-            let (low, high) = (answer.percentile(25), answer.percentile(75));
-            cell += &format!(" ({} to {})", number(low), number(high));
-        }
+        let Some(answer) = self.answers.get(index) else {
+            return String::new();
+        };
+        let (low, high) = (answer.percentile(25), answer.percentile(75));
+        let spread =
+            (answer.count() > 1).then(|| format!(" ({} to {})", number(low), number(high)));
         let ratio = answer.median() / self.answers[0].median();
-        if index > 0 && ratio.is_finite() {
-            cell += &format!(", {} times", number(ratio));
-        }
-        cell
+        let ratio = (index > 0 && ratio.is_finite()).then(|| format!(", {} times", number(ratio)));
+        let median = quantity(answer.median(), self.unit);
+        [Some(median), spread, ratio]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 }
 
@@ -113,9 +115,7 @@ impl fmt::Display for Table {
         for row in &self.rows {
             write!(f, "| {} |", row.what)?;
             for index in 0..self.columns.len() {
-                let answered = index < row.answers.len();
-                let cell = answered.then(|| row.cell(index)).unwrap_or_default();
-                write!(f, " {cell} |")?;
+                write!(f, " {} |", row.cell(index))?;
             }
             writeln!(f, " {} |", row.verdict())?;
         }

@@ -49,10 +49,11 @@ pub fn parse<T: Parser>(
     program: &OsStr,
     args: impl IntoIterator<Item = OsString>,
 ) -> Result<T, Error> {
-    let command = prepare(T::command());
+    // Made anew where it is needed again: of what is kept for an error that does not come, the heap keeps its size.
+    let command = || prepare(T::command());
     let usage = || {
         let mut text = String::new();
-        usage::write(&mut text, program, &command).expect("a String takes everything");
+        usage::write(&mut text, program, &command()).expect("a String takes everything");
         text
     };
     let bad = |reason| Error::Usage {
@@ -60,11 +61,11 @@ pub fn parse<T: Parser>(
         usage: usage(),
     };
 
-    let (given, end) = args::walk(&command, args);
-    let matches = command
-        .clone()
+    let parser = command();
+    let (given, end) = args::walk(&parser, args);
+    let matches = parser
         .try_get_matches_from(given.iter().map(Given::token))
-        .map_err(|error| bad(reason(&command, &given, &error)))?;
+        .map_err(|error| bad(reason(&command(), &given, &error)))?;
     match end {
         End::Arguments => T::from_arg_matches(&matches).map_err(|error| bad(words(&error))),
         End::Help => Err(Error::Help { usage: usage() }),
