@@ -16,10 +16,6 @@ impl Samples {
         Self(vec![value])
     }
 
-    pub fn count(&self) -> usize {
-        self.0.len()
-    }
-
     /// The smallest value that so many percent of all do not exceed (nearest rank).
     pub fn percentile(&self, percent: usize) -> f64 {
         let rank = (self.0.len() * percent).div_ceil(100);

@@ -69,8 +69,7 @@ impl Row {
             return String::new();
         };
         let (low, high) = (answer.percentile(25), answer.percentile(75));
-        let spread =
-            (answer.count() > 1).then(|| format!(" ({} to {})", number(low), number(high)));
+        let spread = (low < high).then(|| format!(" ({} to {})", number(low), number(high)));
         let ratio = answer.median() / self.answers[0].median();
         let ratio = (index > 0 && ratio.is_finite()).then(|| format!(", {} times", number(ratio)));
         let median = quantity(answer.median(), self.unit);
