@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -41,12 +42,23 @@ func main() {
 		interceptor = failing(*faults)
 	}
 	mock := service.New(service.Config{DriverName: *name, AttachLimit: *attachLimit, EnableTopology: *topology})
-	csi := driver.NewCSIDriver(&driver.CSIDriverServers{Controller: mock, Identity: mock, Node: mock})
-	if err := csi.Start(listener, interceptor); err != nil {
+	server := driver.NewCSIDriver(&driver.CSIDriverServers{Controller: mock, Identity: mock, Node: inlineVolumes{mock}})
+	if err := server.Start(listener, interceptor); err != nil {
 		log.Fatalf("cannot serve CSI on %s: %v", *address, err)
 	}
 	<-stop.Done()
-	csi.Stop()
+	server.Stop()
+}
+
+// inlineVolumes are directories. The suite's own driver panics over a volume that no controller has made.
+type inlineVolumes struct{ csi.NodeServer }
+
+func (inlineVolumes) NodePublishVolume(_ context.Context, request *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+	return &csi.NodePublishVolumeResponse{}, os.MkdirAll(request.GetTargetPath(), 0o755)
+}
+
+func (inlineVolumes) NodeUnpublishVolume(_ context.Context, request *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
+	return &csi.NodeUnpublishVolumeResponse{}, os.RemoveAll(request.GetTargetPath())
 }
 
 // listen replaces what a killed predecessor left, and leaves the file when it closes: by then it may be a successor's.

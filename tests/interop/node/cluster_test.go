@@ -111,7 +111,7 @@ func programs(ca *authority) map[string][]string {
 		},
 		"kube-apiserver": {
 			"--etcd-servers=http://127.0.0.1:2379", "--bind-address=" + loopback, "--advertise-address=" + nodeAddress,
-			"--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.96.0.0/24",
+			"--endpoint-reconciler-type=none", "--kubelet-preferred-address-types=InternalIP", "--service-cluster-ip-range=10.96.0.0/24",
 			"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged",
 			"--client-ca-file=" + ca.path("ca.crt"),
 			"--tls-cert-file=" + ca.path("kube-apiserver.crt"), "--tls-private-key-file=" + ca.path("kube-apiserver.key"),
