@@ -35,6 +35,8 @@ const (
 	driverLiveness = 75 * time.Second
 	// retryLimit is for the longest delay of those who try again: the kubelet, its crash loop, the registrar.
 	retryLimit = 4 * time.Minute
+	// passes is what the kubelet may need to register a socket that took another's place: its reconciler looks once a second.
+	passes = 5 * time.Second
 	// moment is for states that must last.
 	moment = 10 * time.Second
 	// requestLimit bounds a request to the registrar, as the probes do.

@@ -3,32 +3,34 @@ package node
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
 
 // rollingUpdate as DaemonSets do it by default: the old pod goes, the new one comes.
 func rollingUpdate(t *testing.T, c *cluster) {
-	update(t, c.driver(t, "base", "rolling"))
+	update(t, c.driver(t, "base", "rolling"), readyLimit)
 }
 
 // maxSurge: the new pod is ready before the old one goes. They share the driver's directory and the registry.
 func maxSurge(t *testing.T, c *cluster) {
-	update(t, c.driver(t, "surge", "surging"))
+	update(t, c.driver(t, "surge", "surging"), passes)
 }
 
-func update(t *testing.T, d *driver) {
+// update lets the driver be out of the CSINode once, for as long.
+func update(t *testing.T, d *driver, longest time.Duration) {
 	t.Helper()
 	d.apply(t)
 	d.awaitReady(t)
 	old := d.pod(t).UID
-	seen := d.c.world.follow(d.name)
+	seen := d.c.world.follow(t, d.name)
 	d.change(t, "- --v=2\n", "- --v=3\n")
 	d.c.kubectl(t, d.manifest, "apply", "--filename=-")
 	d.c.world.await(t, readyLimit, "the new pod is the only one, ready, the driver registered", func() string { return d.updated(old) })
 	d.c.world.hold(t, moment, "and stays so", func() string { return d.updated(old) })
 	d.wantRestarts(t, 0, 0)
-	t.Logf("in the CSINode: %v", d.c.world.seen(seen))
+	d.c.world.wantAbsences(t, seen, 1, longest)
 }
 
 // updated is the end of a rollout as the DaemonSet's status shows it, and the state that it must leave.

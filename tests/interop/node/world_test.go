@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -39,10 +38,14 @@ type world struct {
 	histories []*history
 }
 
-// history is one driver's presence in the CSINode, each change once.
+// history is one driver's presence in the CSINode: present at first, then each change once.
 type history struct {
 	driver  string
-	present []bool
+	present bool
+	// gone is how long it was not there in all its absences that have ended, since when it is absent otherwise.
+	gone     time.Duration
+	absences int
+	since    time.Time
 }
 
 func watchWorld(t *testing.T, client kubernetes.Interface) *world {
@@ -82,10 +85,7 @@ func (w *world) note(object any) {
 	defer w.lock.Unlock()
 	if csiNode, ok := object.(*storagev1.CSINode); ok {
 		for _, history := range w.histories {
-			present := driverIn(csiNode, history.driver) != nil
-			if last := len(history.present) - 1; last < 0 || history.present[last] != present {
-				history.present = append(history.present, present)
-			}
+			history.note(driverIn(csiNode, history.driver) != nil)
 		}
 	}
 	close(w.changed)
@@ -98,19 +98,40 @@ func (w *world) change() <-chan struct{} {
 	return w.changed
 }
 
-// follow begins with the present state of the CSINode.
-func (w *world) follow(driver string) *history {
-	h := &history{driver: driver, present: []bool{w.driver(driver) != nil}}
+// follow begins while the driver is in the CSINode.
+func (w *world) follow(t *testing.T, driver string) *history {
+	t.Helper()
+	if w.driver(driver) == nil {
+		t.Fatalf("%s is not in the CSINode", driver)
+	}
+	h := &history{driver: driver, present: true}
 	w.lock.Lock()
 	defer w.lock.Unlock()
 	w.histories = append(w.histories, h)
 	return h
 }
 
-func (w *world) seen(h *history) []bool {
+func (h *history) note(present bool) {
+	switch {
+	case h.present && !present:
+		h.since = time.Now()
+		h.absences++
+	case !h.present && present:
+		h.gone += time.Since(h.since)
+	}
+	h.present = present
+}
+
+// wantAbsences is for the end, when the driver is there again. How long an absence may last is the kubelet's: it takes the
+// driver out as soon as the socket at its path is another one, and registers that one in its reconciler's next pass.
+func (w *world) wantAbsences(t *testing.T, h *history, want int, longest time.Duration) {
+	t.Helper()
 	w.lock.Lock()
 	defer w.lock.Unlock()
-	return slices.Clone(h.present)
+	t.Logf("%s was out of the CSINode %d times, for %.1f s", h.driver, h.absences, h.gone.Seconds())
+	if h.absences != want || h.gone > longest {
+		t.Errorf("want %d times, for %s at most", want, longest)
+	}
 }
 
 // await looks again whenever something changed, and often enough for what no object shows. The condition tells what is missing, nothing when it holds.
