@@ -86,6 +86,7 @@ func driverKilled(t *testing.T, c *cluster) {
 	d.awaitReady(t)
 	d.wantRestarts(t, 1, 0)
 	d.wantGet(t, "/healthz/driver", http.StatusOK, "")
+	c.world.hold(t, moment, "the driver is registered", d.registered)
 	c.world.wantAbsences(t, seen, 0, 0)
 }
 
