@@ -15,7 +15,7 @@ import (
 // examplePod is in deploy/; here it runs what there is an image for.
 const examplePod = "../../deploy/example-pod.yaml"
 
-// base is deploy/ as it is, down to a pod with a volume of the driver.
+// base is deploy/ as it is.
 func base(t *testing.T, c *cluster) {
 	d := c.driver(t, "base", "hostpath")
 	d.change(t, withTopology...)
@@ -30,6 +30,19 @@ func base(t *testing.T, c *cluster) {
 	}
 	d.wantRestarts(t, 0, 0)
 
+	mountVolume(t, c)
+
+	d.delete(t)
+	c.world.await(t, stopLimit, "the driver is unregistered, its pod gone", d.gone)
+	// The kubelet's way: the label outlives the driver, and contradicts the next one that is elsewhere.
+	if got := c.world.node(t).Labels[service.TopologyKey]; got != service.TopologyValue {
+		t.Errorf("afterwards the Node's label %s is %q, want %q", service.TopologyKey, got, service.TopologyValue)
+	}
+}
+
+// mountVolume is what a registration is for: a pod with a volume of the driver comes and goes.
+func mountVolume(t *testing.T, c *cluster) {
+	t.Helper()
 	manifest, err := os.ReadFile(filepath.Join(*settings, examplePod))
 	if err != nil {
 		t.Fatal(err)
