@@ -126,6 +126,12 @@ impl Profile {
         self.minor >= 35
     }
 
+    /// Whether a driver's volume limit is asked for again where its CSIDriver object says how often
+    /// (`MutableCSINodeAllocatableCount`; off by default in 1.33 and 1.34, on in 1.35, locked on from 1.36).
+    pub const fn updates_volume_limits(self) -> bool {
+        self.minor >= 35
+    }
+
     /// Whether changes of the Node exclude each other (`nodeInfoManager.lock`; not in 1.19, in 1.22).
     pub const fn serialises_node_changes(self) -> bool {
         self.minor >= 22

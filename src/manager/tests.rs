@@ -2,6 +2,7 @@
 //! maps the rows to their tests.
 
 mod csi;
+mod csi_node_updater;
 mod executor;
 mod generator;
 mod manager;

@@ -10,6 +10,8 @@ use clap::{Parser, Subcommand};
 
 use super::StartError;
 use super::csi::InitialiseError;
+#[cfg(feature = "kube")]
+use super::csi::node_store::ConnectError;
 use crate::http::EndpointError;
 use crate::signals::Signals;
 
@@ -85,6 +87,9 @@ enum Error {
     Start(#[from] StartError),
     #[error(transparent)]
     Initialise(#[from] InitialiseError),
+    #[cfg(feature = "kube")]
+    #[error("no API server: {0}")]
+    ApiServer(#[from] ConnectError),
     #[error("cannot write to standard output: {0}")]
     Output(#[from] io::Error),
     #[error(transparent)]

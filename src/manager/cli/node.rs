@@ -75,25 +75,27 @@ impl From<AuthorityName> for Authority {
     }
 }
 
-/// The cluster, as far as one node is concerned. `events` of all its kubelets go one way.
+/// The cluster, as far as one node is concerned: an API server `S`, here in memory or a real one. `events` of all its
+/// kubelets go one way.
 #[derive(Debug)]
-pub(super) struct Cluster {
+pub(super) struct Cluster<S = MemoryStore> {
     node_name: String,
     profile: Profile,
-    memory: Arc<MemoryStore>,
+    api_server: Arc<S>,
+    /// How kubelets reach it.
     store: Arc<dyn NodeStore>,
     events: EventSink,
 }
 
-impl Cluster {
-    /// A fresh node.
-    pub(super) fn new(arguments: &NodeArguments) -> Self {
-        let memory = Arc::new(MemoryStore::new(Node::new(&arguments.node_name, NODE_UID)));
+impl<S: NodeStore + 'static> Cluster<S> {
+    /// The node that the arguments name, in the cluster of this API server.
+    pub(super) fn of(arguments: &NodeArguments, api_server: S) -> Self {
+        let api_server = Arc::new(api_server);
         Self {
             node_name: arguments.node_name.clone(),
             profile: arguments.profile,
-            store: memory.clone(),
-            memory,
+            store: api_server.clone(),
+            api_server,
             events: EventSink::default(),
         }
     }
@@ -116,38 +118,9 @@ impl Cluster {
         self.events.subscribe()
     }
 
-    /// Node and CSINode.
-    pub(super) fn objects(&self) -> (Node, Option<CsiNode>) {
-        self.memory.objects()
-    }
-
-    /// The same as JSON, the CSINode if there is one.
-    pub(super) fn values(&self) -> Vec<Value> {
-        let (node, csi_node) = self.objects();
-        let node = serde_json::to_value(node);
-        let csi_node = csi_node.map(serde_json::to_value);
-        [Some(node), csi_node]
-            .into_iter()
-            .flatten()
-            .map(|value| value.expect("objects have string keys and no numbers that JSON lacks"))
-            .collect()
-    }
-
     /// Whether removing a socket is enough to have its plugin deregistered.
     pub(super) fn forgets_plugins_that_are_gone(&self) -> bool {
         !self.profile.unregister_needs_plugin()
-    }
-
-    /// Whether nothing but labels is left of `driver`.
-    pub(super) fn has_forgotten(&self, driver: &str) -> bool {
-        let (node, csi_node) = self.objects();
-        let is_listed = csi_node
-            .iter()
-            .flat_map(|csi_node| &csi_node.spec.drivers)
-            .any(|listed| listed.name == driver);
-        let ids = node.metadata.annotations.get(NODE_ID_ANNOTATION);
-        let ids = ids.and_then(|ids| serde_json::from_str::<Value>(ids).ok());
-        !is_listed && ids.is_none_or(|ids| ids.get(driver).is_none())
     }
 
     /// Starts a kubelet whose caches are empty.
@@ -182,6 +155,43 @@ impl Cluster {
             stop,
             task,
         })
+    }
+}
+
+impl Cluster {
+    /// A fresh node in memory.
+    pub(super) fn new(arguments: &NodeArguments) -> Self {
+        let node = Node::new(&arguments.node_name, NODE_UID);
+        Self::of(arguments, MemoryStore::new(node))
+    }
+
+    /// Node and CSINode.
+    pub(super) fn objects(&self) -> (Node, Option<CsiNode>) {
+        self.api_server.objects()
+    }
+
+    /// The same as JSON, the CSINode if there is one.
+    pub(super) fn values(&self) -> Vec<Value> {
+        let (node, csi_node) = self.objects();
+        let node = serde_json::to_value(node);
+        let csi_node = csi_node.map(serde_json::to_value);
+        [Some(node), csi_node]
+            .into_iter()
+            .flatten()
+            .map(|value| value.expect("objects have string keys and no numbers that JSON lacks"))
+            .collect()
+    }
+
+    /// Whether nothing but labels is left of `driver`.
+    pub(super) fn has_forgotten(&self, driver: &str) -> bool {
+        let (node, csi_node) = self.objects();
+        let is_listed = csi_node
+            .iter()
+            .flat_map(|csi_node| &csi_node.spec.drivers)
+            .any(|listed| listed.name == driver);
+        let ids = node.metadata.annotations.get(NODE_ID_ANNOTATION);
+        let ids = ids.and_then(|ids| serde_json::from_str::<Value>(ids).ok());
+        !is_listed && ids.is_none_or(|ids| ids.get(driver).is_none())
     }
 }
 

@@ -14,8 +14,11 @@ use super::{Error, Exit};
 use crate::http::{Endpoint, Listeners};
 use crate::klog;
 use crate::manager::PluginManager;
+use crate::manager::csi::node_store::NodeStore;
 use crate::signals::Signals;
 
+#[cfg(feature = "kube")]
+mod api_server;
 mod diagnostics;
 mod overview;
 mod printer;
@@ -70,6 +73,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FORM")]
     authority: Option<AuthorityName>,
 
+    #[cfg(feature = "kube")]
+    #[command(flatten)]
+    api_server: api_server::Arguments,
+
     #[command(flatten)]
     node: NodeArguments,
 }
@@ -84,7 +91,7 @@ enum Output {
 }
 
 /// Runs until a signal, or until nobody reads the events any more.
-pub(super) async fn run(arguments: Arguments, mut signals: Signals) -> Result<Exit, Error> {
+pub(super) async fn run(arguments: Arguments, signals: Signals) -> Result<Exit, Error> {
     if !arguments.observe && !arguments.take_over {
         registry::refuse_real(&arguments.registration_dir)?;
     }
@@ -92,7 +99,20 @@ pub(super) async fn run(arguments: Arguments, mut signals: Signals) -> Result<Ex
     let listeners = arguments.http_endpoint.as_ref().map(Endpoint::bind);
     let listeners = listeners.transpose()?;
     arguments.node.start_logging(Some(klog::Level::new(0)));
-    let mut cluster = Cluster::new(&arguments.node);
+    #[cfg(feature = "kube")]
+    if let Some(api_server) = arguments.api_server.connect().await? {
+        let cluster = Cluster::of(&arguments.node, api_server);
+        return run_in(cluster, &arguments, listeners, signals).await;
+    }
+    run_in(Cluster::new(&arguments.node), &arguments, listeners, signals).await
+}
+
+async fn run_in<S: NodeStore + 'static>(
+    mut cluster: Cluster<S>,
+    arguments: &Arguments,
+    listeners: Option<Listeners>,
+    mut signals: Signals,
+) -> Result<Exit, Error> {
     if let Some(path) = &arguments.objects_file {
         cluster.write_to(path).await?;
     }
@@ -102,7 +122,11 @@ pub(super) async fn run(arguments: Arguments, mut signals: Signals) -> Result<Ex
         authority: arguments.authority,
         observe: arguments.observe,
     };
-    let kubelet = cluster.kubelet(settings).await?;
+    // Takes as long as the API server is away.
+    let kubelet = tokio::select! {
+        kubelet = cluster.kubelet(settings) => kubelet?,
+        signal = signals.next() => return Err(Error::Interrupted(signal)),
+    };
     let stop = kubelet.stop.clone();
     let _server = serve(listeners, kubelet.manager.clone());
     tokio::select! {

@@ -2,27 +2,22 @@
 //! (`RegistrationHandler` in `pkg/volume/csi/csi_plugin.go`).
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::node_client::{CSI_TIMEOUT, NodeInfo, Question, node_get_info};
+use super::csi_node_updater::CsiNodeUpdater;
+use super::drivers::{Asked, Driver, Drivers, NodeGetInfoError};
 use super::node_info_manager::{InstallError, NodeInfoManager, UninstallError};
 use super::version::{Version, VersionError};
 use crate::manager::connector::Connector;
-use crate::manager::event::{EventSink, What};
+use crate::manager::event::EventSink;
 use crate::manager::go_text::{quote, quoted_list};
-use crate::manager::grpc_status::RpcError;
 use crate::manager::plugin_handler::{HandlerError, Plugin, PluginHandler, RegisterError};
 use crate::manager::profile::Profile;
-use crate::manager::{BoxFuture, lock};
+use crate::manager::BoxFuture;
 
 const NIL_DEREFERENCE: &str = "runtime error: invalid memory address or nil pointer dereference";
-
-/// An answer of a driver with which it is not asked again, even by a kubelet that asks several times.
-const FINAL_ANSWER: &str = "no handler registered for plugin type";
 
 /// What a driver's registration fails with; the plugin is told this text.
 #[derive(Debug, thiserror::Error)]
@@ -38,10 +33,7 @@ enum CsiError {
     #[error("driver name is empty")]
     EmptyName,
     #[error(transparent)]
-    NodeGetInfo(#[from] RpcError),
-    /// In the words of `wait.ErrWaitTimeout`.
-    #[error("timed out waiting for the condition")]
-    NodeGetInfoAttempts,
+    NodeGetInfo(#[from] NodeGetInfoError),
     /// What Go's runtime panics with.
     #[error("{NIL_DEREFERENCE}")]
     NilDereference,
@@ -88,46 +80,37 @@ enum Unfit {
     Duplicate(Version),
 }
 
-#[derive(Debug)]
-struct Driver {
-    endpoint: String,
-    version: Version,
-}
-
-/// Knows the registered drivers, in memory only.
+/// Registers drivers and deregisters them.
 #[derive(Debug)]
 pub struct CsiHandler {
     profile: Profile,
-    connector: Arc<dyn Connector>,
+    drivers: Arc<Drivers>,
     node_info: Arc<NodeInfoManager>,
-    events: EventSink,
-    drivers: Mutex<BTreeMap<String, Driver>>,
+    /// None in a kubelet that does not have it, and without a cluster.
+    updater: Option<CsiNodeUpdater>,
 }
 
 impl CsiHandler {
-    /// A handler that knows no drivers. `connector` reaches their endpoints.
+    /// A handler that knows no drivers. `connector` reaches their endpoints. Has to be made within a tokio runtime, where it
+    /// follows the CSIDriver objects.
     pub fn new(
         profile: Profile,
         connector: Arc<dyn Connector>,
         node_info: Arc<NodeInfoManager>,
         events: EventSink,
     ) -> Self {
+        let drivers = Arc::new(Drivers::new(profile, connector, events));
         Self {
             profile,
-            connector,
+            updater: CsiNodeUpdater::start(profile, drivers.clone(), node_info.clone()),
+            drivers,
             node_info,
-            events,
-            drivers: Mutex::default(),
         }
     }
 
     /// Registered names and their endpoints.
     pub fn drivers(&self) -> BTreeMap<String, String> {
-        let drivers = lock(&self.drivers);
-        let drivers = drivers.iter();
-        drivers
-            .map(|(name, driver)| (name.clone(), driver.endpoint.clone()))
-            .collect()
+        self.drivers.endpoints()
     }
 
     /// The version under which the plugin would be known (`validateVersions`).
@@ -153,10 +136,8 @@ impl CsiHandler {
                         source: Box::new(source),
                     })
                 })?;
-        match lock(&self.drivers).get(&plugin.name) {
-            Some(known) if known.version >= version => {
-                Err(unfit(Unfit::Duplicate(known.version.clone())))
-            }
+        match self.drivers.version(&plugin.name) {
+            Some(known) if known >= version => Err(unfit(Unfit::Duplicate(known))),
             _ => Ok(version),
         }
     }
@@ -173,7 +154,8 @@ impl CsiHandler {
         );
         let version = self.validate_versions("RegisterPlugin", plugin)?;
         let endpoint = plugin.endpoint.clone();
-        lock(&self.drivers).insert(plugin.name.clone(), Driver { endpoint, version });
+        self.drivers
+            .insert(&plugin.name, Driver { endpoint, version });
         if plugin.name.is_empty() {
             // The kubelet forgets to forget it, too.
             return Err(CsiError::EmptyName);
@@ -191,67 +173,29 @@ impl CsiHandler {
     }
 
     async fn make_known(&self, plugin: &Plugin, stop: &CancellationToken) -> Result<(), CsiError> {
-        let info = self.node_get_info(plugin, stop).await?;
+        let asked = Asked {
+            driver: &plugin.name,
+            endpoint: &plugin.endpoint,
+            socket: Some(&plugin.socket_path),
+        };
+        let info = self.drivers.node_get_info(asked, stop).await?;
         if info.node_id.is_empty() && self.profile.empty_node_id_panics() {
             return Err(CsiError::NilDereference);
         }
         self.node_info.install(&plugin.name, &info).await?;
+        self.sync_updater(&plugin.name);
         Ok(())
     }
 
-    async fn node_get_info(
-        &self,
-        plugin: &Plugin,
-        stop: &CancellationToken,
-    ) -> Result<NodeInfo, CsiError> {
-        let deadline = Instant::now() + CSI_TIMEOUT;
-        let ask = || self.ask_driver(plugin, deadline, stop);
-        let Some(backoff) = self.profile.node_get_info_backoff() else {
-            return Ok(ask().await?);
-        };
-        let attempts = backoff.run(|| async {
-            match ask().await {
-                Err(error) if !error.message.contains(FINAL_ANSWER) => Err(error),
-                last => Ok(last),
-            }
-        });
-        let last = attempts.await.map_err(|_| CsiError::NodeGetInfoAttempts)?;
-        Ok(last?)
-    }
-
-    async fn ask_driver(
-        &self,
-        plugin: &Plugin,
-        deadline: Instant,
-        stop: &CancellationToken,
-    ) -> Result<NodeInfo, RpcError> {
-        let question = Question {
-            endpoint: Path::new(&plugin.endpoint),
-            authority: self.profile.csi_authority(),
-            deadline,
-        };
-        let result = node_get_info(self.connector.as_ref(), question, stop).await;
-        let driver = plugin.name.clone();
-        let what = match &result {
-            Ok(info) => What::NodeInfoReceived {
-                driver,
-                node_id: info.node_id.clone(),
-                max_volumes_per_node: info.max_volumes_per_node,
-                topology: info.topology.clone(),
-            },
-            Err(err) => {
-                tracing::info!(%err, "Error calling CSI NodeGetInfo()");
-                let error = err.to_string();
-                What::NodeInfoFailed { driver, error }
-            }
-        };
-        self.events.emit_for(&plugin.socket_path, what);
-        result
-    }
-
     async fn unregister_driver(&self, name: &str) -> Result<(), UninstallError> {
-        lock(&self.drivers).remove(name);
+        self.drivers.remove(name);
         self.node_info.uninstall(name).await
+    }
+
+    fn sync_updater(&self, name: &str) {
+        if let Some(updater) = &self.updater {
+            updater.sync(name);
+        }
     }
 }
 
@@ -292,6 +236,7 @@ impl PluginHandler for CsiHandler {
             if let Err(err) = self.unregister_driver(name).await {
                 tracing::error!(%err, "kubernetes.io/csi: registrationHandler.DeRegisterPlugin failed");
             }
+            self.sync_updater(name);
         })
     }
 }

@@ -1,5 +1,7 @@
 //! What the kubelet does with a plugin of type `CSIPlugin` (`pkg/volume/csi`).
 
+mod csi_node_updater;
+mod drivers;
 mod handler;
 mod node_client;
 mod node_info_manager;

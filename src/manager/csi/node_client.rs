@@ -1,5 +1,6 @@
 //! The kubelet's one question to a driver during registration, on a connection of its own (`csi_client.go`).
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -25,6 +26,16 @@ pub(super) struct NodeInfo {
     pub(super) max_volumes_per_node: i64,
     /// None where the driver sends no topology.
     pub(super) topology: Option<BTreeMap<String, String>>,
+}
+
+impl NodeInfo {
+    /// A driver without topology is one with an empty one.
+    pub(super) fn topology(&self) -> Cow<'_, BTreeMap<String, String>> {
+        match &self.topology {
+            Some(topology) => Cow::Borrowed(topology),
+            None => Cow::Owned(BTreeMap::new()),
+        }
+    }
 }
 
 /// Whom to ask, how, and until when.

@@ -1,15 +1,15 @@
 //! Makes a driver known to the cluster and forgotten again: the Node's annotation and labels, the CSINode's entry
 //! (`pkg/volume/csi/nodeinfomanager/nodeinfomanager.go`).
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::MutexGuard;
+use serde_json::{Map, Value};
+use tokio::sync::{MutexGuard, watch};
 
 use super::node_client::NodeInfo;
-use super::node_store::{NodeStore, StoreError};
-use super::objects::{CsiNode, Node, ObjectMeta, OwnerReference};
+use super::node_store::{NodeStore, StoreError, UpdatePeriods};
+use super::objects::{CsiNode, Node, ObjectMeta, OwnerReference, node_status_patch};
 use crate::klog;
 use crate::manager::event::{EventSink, What};
 use crate::manager::profile::Profile;
@@ -122,21 +122,33 @@ impl NodeInfoManager {
         if info.node_id.is_empty() {
             return Err(InstallError::EmptyNodeId);
         }
-        let nothing = BTreeMap::new();
-        let topology = info.topology.as_ref().unwrap_or(&nothing);
         let change = |node: &mut Node| {
             let dropped = self.profile.install_drops_attach_limit()
                 && node_change::drop_attach_limit(node, driver);
             let added = node_change::add_node_id(node, driver, &info.node_id)?;
-            let labelled = node_change::add_topology(node, topology)?;
+            let labelled = node_change::add_topology(node, &info.topology())?;
             Ok(dropped || added || labelled)
         };
         self.change_node(change).await.map_err(InstallError::Node)?;
+        self.update_driver(driver, info).await
+    }
+
+    /// The CSINode alone, with no question whether there is a node id (`UpdateCSIDriver`).
+    pub(super) async fn update_driver(
+        &self,
+        driver: &str,
+        info: &NodeInfo,
+    ) -> Result<(), InstallError> {
         let store = self.client().map_err(InstallError::CsiNode)?;
         UPDATE_BACKOFF
-            .run(|| self.try_install(store, driver, info, topology))
+            .run(|| self.try_install(store, driver, info))
             .await
             .map_err(|errors| InstallError::CsiNode(attempts("CSINode", &errors)))
+    }
+
+    /// How often drivers are asked for their limits; none without a cluster.
+    pub(super) fn update_periods(&self) -> Option<watch::Receiver<UpdatePeriods>> {
+        self.store.as_ref().map(|store| store.update_periods())
     }
 
     /// CSINode first, then Node. Labels stay, and so does a CSINode without drivers.
@@ -185,11 +197,21 @@ impl NodeInfoManager {
         let original = store.get_node(&self.node_name).await?;
         let mut changed = original.clone();
         if change(&mut changed)? {
-            store.patch_node_status(&original, &changed).await?;
+            self.patch(store.as_ref(), &node_status_patch(&original, &changed))
+                .await?;
             let node = Box::new(changed);
             self.events.emit(What::NodeWritten { node });
         }
         Ok(())
+    }
+
+    async fn patch(&self, store: &dyn NodeStore, patch: &Value) -> Result<(), ChangeError> {
+        let patched = store.patch_node_status(&self.node_name, patch).await;
+        patched.map_err(|source| ChangeError::Patch {
+            patch: patch.to_string(),
+            node: self.node_name.clone(),
+            source,
+        })
     }
 
     async fn try_install(
@@ -197,7 +219,6 @@ impl NodeInfoManager {
         store: &dyn NodeStore,
         driver: &str,
         info: &NodeInfo,
-        topology: &BTreeMap<String, String>,
     ) -> Result<(), ChangeError> {
         let _serial = self
             .serial(self.profile.serialises_csi_node_changes())
@@ -211,7 +232,6 @@ impl NodeInfoManager {
             &mut csi_node,
             driver,
             info,
-            topology,
             self.profile.compares_volume_limit(),
         );
         let annotated = self.set_migrated_plugins(&mut csi_node);
@@ -252,6 +272,7 @@ impl NodeInfoManager {
                 kind: "Node".into(),
                 name: self.node_name.clone(),
                 uid,
+                other: Map::new(),
             }],
             ..ObjectMeta::default()
         });

@@ -1,13 +1,22 @@
 //! Where Node and CSINode live: what the node info manager asks of an API server.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::watch;
 
 use super::objects::{CsiNode, Node};
 use crate::manager::BoxFuture;
 
+#[cfg(feature = "kube")]
+mod kube_store;
 mod memory;
 mod yaml_file;
 
+#[cfg(feature = "kube")]
+pub use kube_store::{ConnectError, KubeStore};
 pub use memory::MemoryStore;
 pub use yaml_file::YamlFile;
 
@@ -60,17 +69,20 @@ pub const NODES: &str = "nodes";
 /// Plural and group of CSINode.
 pub const CSI_NODES: &str = "csinodes.storage.k8s.io";
 
+/// `spec.nodeAllocatableUpdatePeriodSeconds` of the CSIDriver objects that have one above 0, by name.
+pub type UpdatePeriods = BTreeMap<String, Duration>;
+
 /// The requests that the kubelet's node info manager makes. Implementations bound them in time.
 pub trait NodeStore: fmt::Debug + Send + Sync {
     /// GET of the Node.
     fn get_node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Node, StoreError>>;
 
-    /// The difference between both as one patch of the status sub-resource, metadata included; no version is compared,
-    /// and the difference may be empty (`PatchNodeStatus` in `k8s.io/component-helpers/node/util`).
+    /// PATCH of the Node's status sub-resource, which takes metadata too; no version is compared, and the patch may be empty
+    /// ([`node_status_patch`](super::objects::node_status_patch)).
     fn patch_node_status<'a>(
         &'a self,
-        original: &'a Node,
-        changed: &'a Node,
+        name: &'a str,
+        patch: &'a Value,
     ) -> BoxFuture<'a, Result<(), StoreError>>;
 
     /// GET of the CSINode.
@@ -90,4 +102,8 @@ pub trait NodeStore: fmt::Debug + Send + Sync {
 
     /// DELETE.
     fn delete_csi_node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// LIST and WATCH of the CSIDrivers, for as long as somebody holds the receiver. Empty until the first answer; a watch
+    /// that breaks leaves what was known.
+    fn update_periods(&self) -> watch::Receiver<UpdatePeriods>;
 }

@@ -1,7 +1,7 @@
 //! What a driver, and the migration of in-tree plugins, change on the CSINode. Each change answers whether there is
 //! anything to write.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::manager::csi::node_client::NodeInfo;
 use crate::manager::csi::objects::{CsiNode, CsiNodeDriver, VolumeNodeResources};
@@ -16,9 +16,9 @@ pub(super) fn add_driver(
     csi_node: &mut CsiNode,
     driver: &str,
     info: &NodeInfo,
-    topology: &BTreeMap<String, String>,
     compares_limit: bool,
 ) -> bool {
+    let topology = info.topology();
     let limit = info.max_volumes_per_node;
     let drivers = &mut csi_node.spec.drivers;
     let kept = drivers.iter().any(|old| {

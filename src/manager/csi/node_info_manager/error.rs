@@ -2,6 +2,7 @@
 
 use super::node_change::NodeChangeError;
 use crate::manager::csi::node_store::StoreError;
+use crate::manager::go_text::quote;
 
 /// One attempt at a change failed.
 #[derive(Debug, thiserror::Error)]
@@ -12,6 +13,12 @@ pub(super) enum ChangeError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Node(#[from] NodeChangeError),
+    #[error("failed to patch status {} for node {node:?}: {source}", quote(patch))]
+    Patch {
+        patch: String,
+        node: String,
+        source: StoreError,
+    },
     #[error("error deleting existing CSINode {name:?}: {source}")]
     Delete { name: String, source: StoreError },
     /// The next attempt creates a new one.

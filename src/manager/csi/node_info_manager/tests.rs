@@ -255,6 +255,7 @@ async fn n18_a_missing_csi_node_is_created_first() {
         kind: "Node".into(),
         name: NODE.into(),
         uid: NODE_UID.into(),
+        other: Map::new(),
     };
     assert_eq!(csi_node.metadata.owner_references, [owner]);
     let annotation = csi_node

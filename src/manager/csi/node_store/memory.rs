@@ -2,14 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::time::Duration;
 
-use super::{CSI_NODES, NODES, NodeStore, StoreError};
+use serde_json::{Map, Value};
+use tokio::sync::watch;
+
+use super::{CSI_NODES, NODES, NodeStore, StoreError, UpdatePeriods};
 use crate::manager::csi::objects::{CsiNode, Node};
 use crate::manager::{BoxFuture, lock};
 
-/// Holds one Node and, once it is created, its CSINode.
+/// Holds one Node and, once it is created, its CSINode; of CSIDrivers, the one field that matters.
 #[derive(Debug)]
-pub struct MemoryStore(Mutex<Objects>);
+pub struct MemoryStore {
+    objects: Mutex<Objects>,
+    update_periods: watch::Sender<UpdatePeriods>,
+}
 
 #[derive(Debug)]
 struct Objects {
@@ -85,47 +92,59 @@ impl Objects {
         Ok(())
     }
 
-    fn patch(&mut self, original: &Node, changed: &Node) -> Result<(), StoreError> {
+    fn patch(&mut self, name: &str, patch: &Value) -> Result<(), StoreError> {
         let version = self.next_version();
-        let node = self.node(&changed.metadata.name)?;
+        let node = self.node(name)?;
+        let maps = [
+            ("/metadata/annotations", &mut node.metadata.annotations),
+            ("/metadata/labels", &mut node.metadata.labels),
+            ("/status/allocatable", &mut node.status.allocatable),
+            ("/status/capacity", &mut node.status.capacity),
+        ];
+        for (pointer, map) in maps {
+            merge(map, patch.pointer(pointer).and_then(Value::as_object));
+        }
         node.metadata.resource_version = version;
-        let (target, from, to) = (&mut node.metadata, &original.metadata, &changed.metadata);
-        merge(&mut target.labels, &from.labels, &to.labels);
-        merge(&mut target.annotations, &from.annotations, &to.annotations);
-        let (target, from, to) = (&mut node.status, &original.status, &changed.status);
-        merge(&mut target.capacity, &from.capacity, &to.capacity);
-        merge(&mut target.allocatable, &from.allocatable, &to.allocatable);
         Ok(())
     }
 }
 
-/// A merge patch of string maps: what differs is set, what is missing is removed, the rest is left alone.
-fn merge(
-    target: &mut BTreeMap<String, String>,
-    from: &BTreeMap<String, String>,
-    to: &BTreeMap<String, String>,
-) {
-    target.retain(|key, _| !from.contains_key(key) || to.contains_key(key));
-    for (key, value) in to {
-        if from.get(key) != Some(value) {
-            target.insert(key.clone(), value.clone());
-        }
+/// A merge patch of a map of strings.
+fn merge(target: &mut BTreeMap<String, String>, patch: Option<&Map<String, Value>>) {
+    for (key, value) in patch.into_iter().flatten() {
+        match value.as_str() {
+            Some(value) => target.insert(key.clone(), value.to_owned()),
+            None => target.remove(key),
+        };
     }
 }
 
 impl MemoryStore {
     /// A cluster with this Node and no CSINode.
     pub fn new(node: Node) -> Self {
-        Self(Mutex::new(Objects {
-            node,
-            csi_node: None,
-            version: 0,
-        }))
+        Self {
+            objects: Mutex::new(Objects {
+                node,
+                csi_node: None,
+                version: 0,
+            }),
+            update_periods: watch::Sender::default(),
+        }
+    }
+
+    /// A CSIDriver of this name has this `nodeAllocatableUpdatePeriodSeconds`, or none; or there is no such object.
+    pub fn set_update_period(&self, driver: &str, period: Option<Duration>) {
+        self.update_periods.send_modify(|periods| {
+            match period {
+                Some(period) => periods.insert(driver.to_owned(), period),
+                None => periods.remove(driver),
+            };
+        });
     }
 
     /// Both objects at this moment.
     pub fn objects(&self) -> (Node, Option<CsiNode>) {
-        let objects = lock(&self.0);
+        let objects = lock(&self.objects);
         (objects.node.clone(), objects.csi_node.clone())
     }
 
@@ -133,7 +152,7 @@ impl MemoryStore {
         &'a self,
         request: impl FnOnce(&mut Objects) -> Result<T, StoreError> + Send + 'a,
     ) -> BoxFuture<'a, Result<T, StoreError>> {
-        Box::pin(async { request(&mut lock(&self.0)) })
+        Box::pin(async { request(&mut lock(&self.objects)) })
     }
 }
 
@@ -144,10 +163,10 @@ impl NodeStore for MemoryStore {
 
     fn patch_node_status<'a>(
         &'a self,
-        original: &'a Node,
-        changed: &'a Node,
+        name: &'a str,
+        patch: &'a Value,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.answer(move |objects| objects.patch(original, changed))
+        self.answer(move |objects| objects.patch(name, patch))
     }
 
     fn get_csi_node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<CsiNode, StoreError>> {
@@ -175,12 +194,16 @@ impl NodeStore for MemoryStore {
             Ok(())
         })
     }
+
+    fn update_periods(&self) -> watch::Receiver<UpdatePeriods> {
+        self.update_periods.subscribe()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manager::csi::objects::ObjectMeta;
+    use crate::manager::csi::objects::{ObjectMeta, node_status_patch};
 
     fn csi_node() -> CsiNode {
         CsiNode::new(ObjectMeta {
@@ -222,11 +245,13 @@ mod tests {
         let store = MemoryStore::new(original.clone());
         let mut other = original.clone();
         other.metadata.labels.insert("kept".into(), "2".into());
-        store.patch_node_status(&original, &other).await.unwrap();
+        let patch = node_status_patch(&original, &other);
+        store.patch_node_status("node1", &patch).await.unwrap();
         let mut changed = original.clone();
         changed.metadata.labels.remove("gone");
         changed.metadata.labels.insert("new".into(), "3".into());
-        store.patch_node_status(&original, &changed).await.unwrap();
+        let patch = node_status_patch(&original, &changed);
+        store.patch_node_status("node1", &patch).await.unwrap();
         let (node, _) = store.objects();
         let labels: Vec<_> = node.metadata.labels.into_iter().collect();
         assert_eq!(

@@ -4,7 +4,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{NodeStore, StoreError};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::{NodeStore, StoreError, UpdatePeriods};
 use crate::manager::BoxFuture;
 use crate::manager::csi::objects::{CsiNode, Node};
 use crate::manager::csi::yaml;
@@ -64,12 +67,12 @@ impl NodeStore for YamlFile {
 
     fn patch_node_status<'a>(
         &'a self,
-        original: &'a Node,
-        changed: &'a Node,
+        name: &'a str,
+        patch: &'a Value,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
-            self.store.patch_node_status(original, changed).await?;
-            self.write(&changed.metadata.name).await;
+            self.store.patch_node_status(name, patch).await?;
+            self.write(name).await;
             Ok(())
         })
     }
@@ -106,5 +109,9 @@ impl NodeStore for YamlFile {
             self.write(name).await;
             Ok(())
         })
+    }
+
+    fn update_periods(&self) -> watch::Receiver<UpdatePeriods> {
+        self.store.update_periods()
     }
 }

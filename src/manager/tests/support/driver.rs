@@ -40,6 +40,10 @@ impl FakeDriver {
         lock(&self.info).accessible_topology = Some(proto::csi::Topology { segments });
     }
 
+    pub(crate) fn set_limit(&self, volumes: i64) {
+        lock(&self.info).max_volumes_per_node = volumes;
+    }
+
     pub(crate) fn next_answer(&self, answer: Answer) {
         lock(&self.answers).next.push_back(answer);
     }

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::manager::csi::node_store::{MemoryStore, NodeStore, StoreError};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::manager::csi::node_store::{MemoryStore, NodeStore, StoreError, UpdatePeriods};
 use crate::manager::csi::objects::{CsiNode, Node};
 use crate::manager::{BoxFuture, lock};
 
@@ -89,12 +92,12 @@ impl NodeStore for FaultyStore {
 
     fn patch_node_status<'a>(
         &'a self,
-        original: &'a Node,
-        changed: &'a Node,
+        name: &'a str,
+        patch: &'a Value,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         self.write(
             &self.node_patches,
-            self.memory.patch_node_status(original, changed),
+            self.memory.patch_node_status(name, patch),
         )
     }
 
@@ -121,5 +124,9 @@ impl NodeStore for FaultyStore {
 
     fn delete_csi_node<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), StoreError>> {
         self.write(&self.csi_node_writes, self.memory.delete_csi_node(name))
+    }
+
+    fn update_periods(&self) -> watch::Receiver<UpdatePeriods> {
+        self.memory.update_periods()
     }
 }
