@@ -24,6 +24,8 @@ mod overview;
 mod printer;
 mod registry;
 
+#[cfg(feature = "kube")]
+use api_server::ApiServerArguments;
 use diagnostics::Diagnostics;
 use printer::Printer;
 pub(super) use registry::RegistryError;
@@ -75,7 +77,7 @@ pub(super) struct Arguments {
 
     #[cfg(feature = "kube")]
     #[command(flatten)]
-    api_server: api_server::Arguments,
+    api_server: ApiServerArguments,
 
     #[command(flatten)]
     node: NodeArguments,
@@ -104,7 +106,13 @@ pub(super) async fn run(arguments: Arguments, signals: Signals) -> Result<Exit, 
         let cluster = Cluster::of(&arguments.node, api_server);
         return run_in(cluster, &arguments, listeners, signals).await;
     }
-    run_in(Cluster::new(&arguments.node), &arguments, listeners, signals).await
+    run_in(
+        Cluster::new(&arguments.node),
+        &arguments,
+        listeners,
+        signals,
+    )
+    .await
 }
 
 async fn run_in<S: NodeStore + 'static>(

@@ -10,12 +10,12 @@ use super::csi_node_updater::CsiNodeUpdater;
 use super::drivers::{Asked, Driver, Drivers, NodeGetInfoError};
 use super::node_info_manager::{InstallError, NodeInfoManager, UninstallError};
 use super::version::{Version, VersionError};
+use crate::manager::BoxFuture;
 use crate::manager::connector::Connector;
 use crate::manager::event::EventSink;
 use crate::manager::go_text::{quote, quoted_list};
 use crate::manager::plugin_handler::{HandlerError, Plugin, PluginHandler, RegisterError};
 use crate::manager::profile::Profile;
-use crate::manager::BoxFuture;
 
 const NIL_DEREFERENCE: &str = "runtime error: invalid memory address or nil pointer dereference";
 

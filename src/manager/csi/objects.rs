@@ -199,7 +199,9 @@ pub fn node_status_patch(original: &Node, changed: &Node) -> Value {
 fn map_patch(from: &BTreeMap<String, String>, to: &BTreeMap<String, String>) -> Value {
     let gone = from.keys().filter(|key| !to.contains_key(*key));
     let gone = gone.map(|key| (key.clone(), Value::Null));
-    let set = to.iter().filter(|(key, value)| from.get(*key) != Some(*value));
+    let set = to
+        .iter()
+        .filter(|(key, value)| from.get(*key) != Some(*value));
     let set = set.map(|(key, value)| (key.clone(), json!(value)));
     Value::Object(gone.chain(set).collect())
 }
@@ -249,7 +251,10 @@ mod tests {
     fn what_go_leaves_out_or_writes_as_null_is_empty() {
         let read = |spec: Value| {
             let stored = json!({"metadata": {"name": "node1"}, "spec": spec});
-            serde_json::from_value::<CsiNode>(stored).unwrap().spec.drivers
+            serde_json::from_value::<CsiNode>(stored)
+                .unwrap()
+                .spec
+                .drivers
         };
         assert_eq!(read(json!({"drivers": null})), []);
         let drivers = read(json!({"drivers": [

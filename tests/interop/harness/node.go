@@ -97,7 +97,7 @@ func (n *Node) StartDriver(t *testing.T) *Process {
 func (n *Node) StartLivenessProbe(t *testing.T, more ...string) *Process {
 	t.Helper()
 	args := append([]string{"livenessprobe", "--csi-address=" + n.DriverSocket, "--http-endpoint=127.0.0.1:0"}, more...)
-	return start(t, n.Root, required(t, registrarBin, "registrar"), args...)
+	return Start(t, n.Root, required(t, registrarBin, "registrar"), args...)
 }
 
 // StartRegistrar returns once the registration socket exists, which must be the first thing that the kubelet's watcher
@@ -146,7 +146,7 @@ func (n *Node) startPublisher(t *testing.T, socket, bin string, args ...string) 
 	if err := watcher.Add(filepath.Dir(socket)); err != nil {
 		t.Fatal(err)
 	}
-	p := start(t, n.Root, bin, args...)
+	p := Start(t, n.Root, bin, args...)
 	limit := time.After(readyLimit)
 	for {
 		select {

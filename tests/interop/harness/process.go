@@ -27,7 +27,8 @@ type Process struct {
 	exited  chan struct{}
 }
 
-func start(t *testing.T, dir, bin string, args ...string) *Process {
+// Start keeps what the process writes in a file in the directory; the process ends with the test.
+func Start(t *testing.T, dir, bin string, args ...string) *Process {
 	t.Helper()
 	return launch(t, dir, exec.Command(bin, args...))
 }

@@ -8,7 +8,7 @@ use crate::manager::csi::node_store::{ConnectError, KubeStore};
 
 /// None of them: the node is in memory.
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct ApiServerArguments {
     /// Write Node and CSINode to the API server of this kubeconfig file, with a node's rights
     #[arg(long, value_name = "FILE", requires = "node_name", conflicts_with_all = ["in_cluster", "observe"])]
     kubeconfig: Option<PathBuf>,
@@ -18,12 +18,14 @@ pub(super) struct Arguments {
     in_cluster: bool,
 }
 
-impl Arguments {
+impl ApiServerArguments {
     /// The API server that was named, not asked anything yet.
     pub(super) async fn connect(&self) -> Result<Option<KubeStore>, ConnectError> {
         if self.kubeconfig.is_none() && !self.in_cluster {
             return Ok(None);
         }
-        KubeStore::connect(self.kubeconfig.as_deref()).await.map(Some)
+        KubeStore::connect(self.kubeconfig.as_deref())
+            .await
+            .map(Some)
     }
 }

