@@ -1,4 +1,4 @@
-//! Runs operations: one at a time for a socket, any number for different sockets, and after a failure none before its
+//! Runs operations: one at a time for a socket, those for different sockets side by side, and after a failure none before its
 //! backoff is over (`pluginmanager/operationexecutor` and `pkg/util/goroutinemap`).
 
 use std::any::Any;
@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::Serialize;
+use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
@@ -19,6 +20,10 @@ use super::operation_generator::OperationError;
 pub(super) const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
 /// Longest wait (`maxDurationBeforeRetry`).
 pub(super) const MAX_BACKOFF: Duration = Duration::from_secs(122);
+
+/// Operations under way at once; further ones wait for their turn, with their deadlines still to come. The kubelet has no such
+/// bound: ten thousand plugins at once miss the second that each has for `GetInfo`, and then its backoff. A node has some ten.
+pub(super) const MAX_RUNNING: usize = 256;
 
 /// What an operation does to its plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -112,6 +117,7 @@ pub(super) struct ExecutorState {
 #[derive(Clone, Debug)]
 pub(super) struct OperationExecutor {
     state: Arc<Mutex<ExecutorState>>,
+    turns: Arc<Semaphore>,
     events: EventSink,
 }
 
@@ -119,6 +125,7 @@ impl OperationExecutor {
     pub(super) fn new(events: EventSink) -> Self {
         Self {
             state: Arc::default(),
+            turns: Arc::new(Semaphore::new(MAX_RUNNING)),
             events,
         }
     }
@@ -150,12 +157,15 @@ impl OperationExecutor {
         let executor = self.clone();
         let socket_path = socket_path.to_owned();
         tokio::spawn(async move {
+            // An error would say that the semaphore was closed, which nobody does.
+            let turn = executor.turns.acquire().await;
             // A task of its own, so that a panic ends the operation and not the manager. Where panics abort, as in the
             // release profile, nothing is left to recover.
             let result = match tokio::spawn(operation).await {
                 Ok(result) => result,
                 Err(error) => Err(panicked(error)),
             };
+            drop(turn);
             executor.complete(kind, &socket_path, result);
         });
         Ok(())

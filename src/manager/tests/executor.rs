@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::support::*;
 use crate::manager::event::{EventSink, What};
-use crate::manager::operation_executor::{OperationExecutor, OperationKind, Refused};
+use crate::manager::operation_executor::{MAX_RUNNING, OperationExecutor, OperationKind, Refused};
 use crate::proto::CSI_PLUGIN;
 
 const OTHER: &str = "/registry/other-reg.sock";
@@ -172,4 +172,30 @@ async fn e08_a_socket_that_goes_during_its_registration_is_unregistered_after_it
         ["validate", "register", "deregister"]
     );
     assert!(kubelet.actual().is_empty());
+}
+
+// Beyond the table.
+
+#[tokio::test(start_paused = true)]
+async fn operations_beyond_the_bound_wait_for_their_turn() {
+    let executor = OperationExecutor::new(EventSink::default());
+    let path = |number: usize| format!("/registry/{number}.sock");
+    let mut ends: Vec<_> = (0..MAX_RUNNING)
+        .map(|number| start(&executor, OperationKind::Register, &path(number)).unwrap())
+        .collect();
+    let last = path(MAX_RUNNING);
+    let (began, mut begins) = oneshot::channel();
+    let operation = async {
+        began.send(()).unwrap();
+        Ok(())
+    };
+    executor
+        .start(OperationKind::Register, Path::new(&last), operation)
+        .unwrap();
+    pass(1).await;
+    assert!(begins.try_recv().is_err(), "it waits");
+    let refused = start(&executor, OperationKind::Register, &last).unwrap_err();
+    assert_eq!(refused, Refused::AlreadyRunning);
+    ends.pop().unwrap().send(()).unwrap();
+    begins.await.unwrap();
 }
