@@ -8,7 +8,7 @@
 //! Every row has processes of its own: the subject, and one that serves all plugins. Both are this program under another role.
 
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         words => {
             // Cargo's own flag comes with every bench.
             let mut paths = words.iter().filter(|word| !word.starts_with("--"));
-            table(paths.next().map(PathBuf::from))
+            table(paths.next().map(Path::new))
         }
     };
     match result {
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn table(kubelet: Option<PathBuf>) -> Result<(), Failure> {
+fn table(kubelet: Option<&Path>) -> Result<(), Failure> {
     limits::raise()?;
     let ours = |plugins, handler| Row {
         plugins,
@@ -77,7 +77,7 @@ fn table(kubelet: Option<PathBuf>) -> Result<(), Failure> {
         Some(_) => {
             for plugins in [100, 1_000] {
                 measure(&Row {
-                    kubelet: kubelet.clone(),
+                    kubelet,
                     ..ours(plugins, Handler::Csi)
                 })?;
             }

@@ -1,6 +1,6 @@
 //! One row: plugins that are there before the subject starts, then a thousand removals.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::Failure;
@@ -12,13 +12,13 @@ use super::subject::Handler;
 const REMOVALS: usize = 1_000;
 
 /// What is measured.
-pub(crate) struct Row {
+pub(crate) struct Row<'a> {
     pub(crate) plugins: usize,
     pub(crate) handler: Handler,
     /// Plugins beside them that take a connection and say nothing.
     pub(crate) hung: usize,
     /// The program that is the kubelet; none for ours.
-    pub(crate) kubelet: Option<PathBuf>,
+    pub(crate) kubelet: Option<&'a Path>,
 }
 
 /// What it took.
@@ -46,7 +46,7 @@ impl Figures {
 }
 
 /// Measures and prints the row.
-pub(crate) fn measure(row: &Row) -> Result<Figures, Failure> {
+pub(crate) fn measure(row: &Row<'_>) -> Result<Figures, Failure> {
     let directory = tempfile::tempdir()?;
     let registry = directory.path().join("registry");
     std::fs::create_dir(&registry)?;
@@ -86,12 +86,12 @@ pub(crate) fn measure(row: &Row) -> Result<Figures, Failure> {
 }
 
 fn subject(
-    row: &Row,
+    row: &Row<'_>,
     registry: &str,
     directory: &Path,
     removals: usize,
 ) -> Result<Process, Failure> {
-    let Some(kubelet) = &row.kubelet else {
+    let Some(kubelet) = row.kubelet else {
         let removals = removals.to_string();
         return Process::role(&["subject", registry, row.handler.name(), &removals]);
     };
@@ -100,8 +100,8 @@ fn subject(
     Process::start(kubelet, &[&format!("-dir={registry}"), &objects])
 }
 
-fn print(row: &Row, figures: &Figures, removals: usize) {
-    let manager = match (&row.kubelet, row.hung) {
+fn print(row: &Row<'_>, figures: &Figures, removals: usize) {
+    let manager = match (row.kubelet, row.hung) {
         (Some(_), _) => "kubelet's",
         (None, 0) => "ours",
         (None, _) => "ours, one plugin hangs",

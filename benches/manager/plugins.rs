@@ -1,7 +1,7 @@
 //! The role that serves all plugins: a registration socket each, and one CSI driver that they share under different names.
 
 use std::collections::BTreeSet;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,6 +19,7 @@ use csi_node_driver_registrar::uds::authority::Accepted;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::AsyncReadExt;
 use tokio::net::{UnixListener, UnixStream};
 use tonic::{Request, Response, Status, async_trait};
 
@@ -42,7 +43,7 @@ pub(crate) fn serve(registry: &Path, count: &str, hung: &str) -> Result<(), Fail
         let endpoint = registry.join("../csi.sock");
         let driver = UnixListener::bind(&endpoint)?;
         tokio::spawn(accept(driver, |stream| {
-            connection(stream, NodeServer::new(Driver))
+            connection(stream, NodeServer::new(Driver));
         }));
         let told = Arc::new(Told {
             expected: count,
@@ -63,8 +64,7 @@ pub(crate) fn serve(registry: &Path, count: &str, hung: &str) -> Result<(), Fail
             .map(|number| UnixListener::bind(socket(registry, number)))
             .collect::<Result<_, _>>()?;
         say("listening")?;
-        let end = tokio::task::spawn_blocking(|| io::stdin().read_to_end(&mut Vec::new()));
-        end.await??;
+        tokio::io::stdin().read_to_end(&mut Vec::new()).await?;
         drop(hung);
         Ok(())
     })

@@ -6,6 +6,8 @@
 mod check;
 mod demo;
 mod fake_registrar;
+#[cfg(feature = "kube")]
+mod kube_flags;
 mod manager;
 mod registrar;
 mod run;
