@@ -35,6 +35,7 @@ func TestAPIServer(t *testing.T) {
 	c := startCluster(t)
 	t.Run("together", func(t *testing.T) {
 		for name, scenario := range map[string]func(*testing.T, *cluster){
+			"as the kubelet":        asTheKubelet,
 			"install and uninstall": installAndUninstall,
 			"second writer":         secondWriter,
 			"ownership":             ownership,

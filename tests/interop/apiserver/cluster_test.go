@@ -25,6 +25,7 @@ var (
 	etcdBin       = flag.String("etcd", "", "path of etcd's binary")
 	apiServerBin  = flag.String("kube-apiserver", "", "path of kube-apiserver's binary")
 	managerBin    = flag.String("manager", "", "path of our kubelet-plugin-manager, built with its feature kube")
+	kubeletBin    = flag.String("kubelet", "", "path of the kubelet's plugin manager, ./kubelet here")
 	fakePluginBin = flag.String("fakeplugin", "", "path of the fake plugin's binary")
 )
 

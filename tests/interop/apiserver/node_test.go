@@ -23,7 +23,9 @@ type node struct {
 	cluster    *cluster
 	name       string
 	kubeconfig string
-	manager    *harness.Talker[line]
+	// kubelet is whether the kubelet's own code is the manager.
+	kubelet bool
+	manager *harness.Talker[line]
 }
 
 // line is one of `kubelet-plugin-manager run --output json`.
@@ -75,6 +77,11 @@ func (n *node) startManager(t *testing.T) {
 
 func (n *node) launchManager(t *testing.T, name string) {
 	t.Helper()
+	if n.kubelet {
+		n.manager = harness.StartTalker[line](t, n.Root, *kubeletBin,
+			"-dir="+n.RegistrationDir, "-kubeconfig="+n.kubeconfig, "-node-name="+name)
+		return
+	}
 	n.manager = harness.StartTalker[line](t, n.Root, *managerBin, "run", "-v=5", "--output=json",
 		"--registration-dir="+n.RegistrationDir, "--kubeconfig="+n.kubeconfig, "--node-name="+name)
 }
