@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -10,9 +11,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/yaml"
 
 	"interop/kubelet/common/protocol"
 )
@@ -44,6 +47,7 @@ func TestAPIServer(t *testing.T) {
 			"changing limit":        changingLimit,
 			"rights":                rights,
 			"foreign node":          foreignNode,
+			"granted rights":        grantedRights,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -351,6 +355,58 @@ func foreignNode(t *testing.T, c *cluster) {
 	n.manager.Terminate(t)
 	if code, err := n.manager.AwaitExit(patience); err != nil || code != 1 {
 		t.Errorf("the manager ended with %d, %v", code, err)
+	}
+}
+
+// The rights that our documentation names are enough for somebody who is no node.
+func grantedRights(t *testing.T, c *cluster) {
+	page, err := os.ReadFile(*rulesPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rules, found := strings.Cut(string(page), "```yaml\nrules:")
+	rules, _, closed := strings.Cut(rules, "```")
+	if !found || !closed {
+		t.Fatalf("%s has no rules", *rulesPage)
+	}
+	n := c.newNode(t, "granted")
+	n.identify(t, "somebody", "anybody")
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "granted"}}
+	if err := yaml.UnmarshalStrict([]byte("rules:"+strings.ReplaceAll(rules, "worker-1", n.name)), role); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.admin.RbacV1().ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: n.user}},
+	}
+	if _, err := c.admin.RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// The server's own copy of the roles may be a moment behind; the initialisation waits for it.
+	n.startManager(t)
+	await(t, "a watch", func(context.Context) bool { return slices.Contains(n.requests(t), "watch csidrivers 200") })
+	before := len(n.requests(t))
+	p := n.startPlugin(t, settings)
+	n.awaitRegistered(t)
+	p.do(t, protocol.PluginCommand{Command: protocol.Unlink})
+	n.awaitUnregistered(t)
+	n.stopManager(t)
+	if err := c.admin.CoreV1().Nodes().Delete(t.Context(), n.name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	n.create(t)
+	n.startManager(t)
+	for _, request := range n.requests(t)[before:] {
+		if strings.HasSuffix(request, " 403") {
+			t.Errorf("request %q", request)
+		}
+	}
+	if !slices.Contains(n.requests(t), "delete csinodes 200") {
+		t.Error("the older incarnation's CSINode was not deleted")
 	}
 }
 

@@ -26,6 +26,7 @@ var (
 	apiServerBin  = flag.String("kube-apiserver", "", "path of kube-apiserver's binary")
 	managerBin    = flag.String("manager", "", "path of our kubelet-plugin-manager, built with its feature kube")
 	kubeletBin    = flag.String("kubelet", "", "path of the kubelet's plugin manager, ./kubelet here")
+	rulesPage     = flag.String("rules", "", "path of the page that names the rights, docs/plugin-manager.md")
 	fakePluginBin = flag.String("fakeplugin", "", "path of the fake plugin's binary")
 )
 

@@ -95,12 +95,8 @@ func (n *node) live(t *testing.T) []string {
 	zone := "z2"
 	n.setLabel(t, corev1.LabelTopologyZone, &zone)
 	p.do(t, protocol.PluginCommand{Command: protocol.Publish})
-	refused := p.Await(t, "a refusal", patience, func(e protocol.PluginEvent) bool {
-		return e.Event == protocol.Called && e.Registered != nil && !*e.Registered
-	})
-	tell("collision: " + refused.Error)
+	tell("collision: " + p.awaitRefusedOnce(t))
 	n.stopManager(t)
-	p.do(t, protocol.PluginCommand{Command: protocol.Unlink})
 
 	if err := n.cluster.admin.CoreV1().Nodes().Delete(t.Context(), n.name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -116,10 +112,7 @@ func (n *node) live(t *testing.T) []string {
 	one.Topology = map[string]string{"node-restriction.kubernetes.io/zone": "z1"}
 	p.configure(t, one)
 	p.do(t, protocol.PluginCommand{Command: protocol.Publish})
-	refused = p.Await(t, "a refusal", patience, func(e protocol.PluginEvent) bool {
-		return e.Event == protocol.Called && e.Registered != nil && !*e.Registered
-	})
-	tell("a label that a node may not set: " + refused.Error)
+	tell("a label that a node may not set: " + p.awaitRefusedOnce(t))
 	for i := range story {
 		story[i] = strings.ReplaceAll(story[i], n.name, "NODE")
 	}
@@ -158,4 +151,14 @@ func (p plugin) awaitRegistered(t *testing.T) {
 	p.Await(t, "a registration", patience, func(e protocol.PluginEvent) bool {
 		return e.Event == protocol.Called && e.Registered != nil && *e.Registered
 	})
+}
+
+// awaitRefusedOnce returns what the plugin was told; its socket is gone before it is tried again, half a second later.
+func (p plugin) awaitRefusedOnce(t *testing.T) string {
+	t.Helper()
+	refused := p.Await(t, "a refusal", patience, func(e protocol.PluginEvent) bool {
+		return e.Event == protocol.Called && e.Registered != nil && !*e.Registered
+	})
+	p.do(t, protocol.PluginCommand{Command: protocol.Unlink})
+	return refused.Error
 }

@@ -22,6 +22,7 @@ type node struct {
 	*harness.Node
 	cluster    *cluster
 	name       string
+	user       string
 	kubeconfig string
 	// kubelet is whether the kubelet's own code is the manager.
 	kubelet bool
@@ -42,8 +43,16 @@ func (c *cluster) newNode(t *testing.T, name string) *node {
 	t.Helper()
 	n := &node{Node: harness.NewNode(t), cluster: c, name: name}
 	n.create(t)
-	n.kubeconfig = filepath.Join(n.Root, "kubeconfig")
-	cert, key := c.pki.client(t, "system:node:"+name, "system:nodes")
+	n.identify(t, "system:node:"+name, "system:nodes")
+	return n
+}
+
+// identify gives the manager the identity under which it asks.
+func (n *node) identify(t *testing.T, user, group string) {
+	t.Helper()
+	n.user, n.kubeconfig = user, filepath.Join(n.Root, "kubeconfig")
+	c := n.cluster
+	cert, key := c.pki.client(t, user, group)
 	config := clientcmdapi.NewConfig()
 	config.Clusters["test"] = &clientcmdapi.Cluster{Server: c.address, CertificateAuthority: c.pki.caFile}
 	config.AuthInfos["node"] = &clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}
@@ -52,11 +61,7 @@ func (c *cluster) newNode(t *testing.T, name string) *node {
 	if err := clientcmd.WriteToFile(*config, n.kubeconfig); err != nil {
 		t.Fatal(err)
 	}
-	return n
 }
-
-// user is the node's identity.
-func (n *node) user() string { return "system:node:" + n.name }
 
 func (n *node) create(t *testing.T) *corev1.Node {
 	t.Helper()
@@ -170,7 +175,7 @@ func (n *node) csiNode(t *testing.T) *storagev1.CSINode {
 func (n *node) requests(t *testing.T) []string {
 	t.Helper()
 	var all []string
-	for _, r := range n.cluster.requests(t, n.user()) {
+	for _, r := range n.cluster.requests(t, n.user) {
 		all = append(all, r.String())
 	}
 	return all

@@ -140,6 +140,7 @@ fn csi_node_object(version: &str) -> Value {
             "name": NODE, "uid": "u", "resourceVersion": version,
             "annotations": {"storage.alpha.kubernetes.io/migrated-plugins": Profile::NEWEST.migrated_plugins().join(",")},
             "finalizers": ["example.com/kept"],
+            "managedFields": [{"manager": "kubelet"}],
             "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": NODE_UID}],
         },
         "spec": {"drivers": [{"name": "other", "nodeID": "o", "topologyKeys": null}]},
@@ -215,6 +216,10 @@ async fn an_installed_driver_is_a_status_patch_and_a_whole_csi_node() {
     }});
     assert_eq!(bodies[4], patch, "the patch holds nothing else");
     let mut written = csi_node_object("1");
+    written["metadata"]
+        .as_object_mut()
+        .unwrap()
+        .remove("managedFields");
     written["spec"]["drivers"] = json!([
         {"name": "other", "nodeID": "o", "topologyKeys": []},
         {"name": DRIVER, "nodeID": "id1", "topologyKeys": ["topology.kubernetes.io/zone"], "allocatable": {"count": 5}},
