@@ -17,12 +17,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use nix::errno::Errno;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio::time::{sleep, timeout};
 
 /// What an implementation of [`Handler`] is marked with.
 pub use tonic::async_trait;
 
 use crate::connections::{self, Listener, Session};
-use crate::limits::http::{DRAIN, HEAD_TIMEOUT, MAX_CONNECTIONS, MAX_HEAD, MAX_HEADERS};
+use crate::limits::http::{DRAIN, HEAD_TIMEOUT, MAX_AGE, MAX_CONNECTIONS, MAX_HEAD, MAX_HEADERS};
 
 /// Where to listen, in the form of Go's `net.Listen("tcp", ...)`: `:PORT`, `HOST:PORT`, `[IPV6]:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -314,13 +315,14 @@ where
             .serve_connection(TokioIo::new(stream), service)
     );
     // A client that breaks off, or sends no HTTP, got its 400 from hyper; there is nobody to tell more.
-    let _ = tokio::select! {
-        result = connection.as_mut() => result,
-        () = session.stopped() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        () = session.stopped() => {}
+        // hyper waits for ever for a client that does not read, and, after what is no HTTP, even for one that has gone.
+        () = sleep(MAX_AGE) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = timeout(MAX_AGE, connection).await;
 }
 
 #[cfg(test)]
@@ -404,5 +406,49 @@ mod tests {
     fn an_unknown_host_is_an_error() {
         let error = endpoint("no-such-host.invalid:0").bind().unwrap_err();
         assert!(matches!(error, EndpointError::Lookup { .. }), "{error}");
+    }
+
+    /// Says `pong` to everybody.
+    struct Pong;
+
+    #[async_trait]
+    impl Handler for Pong {
+        async fn handle(&self, _: Question) -> Answer {
+            Answer::text(StatusCode::OK, "pong")
+        }
+    }
+
+    /// Accepts one connection.
+    struct Once(std::cell::RefCell<Option<tokio::io::DuplexStream>>);
+
+    impl Listener for Once {
+        type Stream = tokio::io::DuplexStream;
+
+        fn poll_accept(
+            &self,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<io::Result<Self::Stream>> {
+            let stream = self.0.borrow_mut().take();
+            stream.map_or(std::task::Poll::Pending, |stream| {
+                std::task::Poll::Ready(Ok(stream))
+            })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_nothing_else_ends_ends_with_its_age() {
+        use tokio::io::AsyncWriteExt;
+
+        let (mut client, stream) = tokio::io::duplex(256);
+        let listener = Once(std::cell::RefCell::new(Some(stream)));
+        let talking = async {
+            // The answers are never read.
+            let said = "GET / HTTP/1.1\r\n\r\n".repeat(1000);
+            timeout(MAX_AGE * 3, client.write_all(said.as_bytes())).await
+        };
+        tokio::select! {
+            () = serve(listener, Arc::new(Pong), std::future::pending()) => unreachable!(),
+            ended = talking => assert!(ended.expect("the connection ends").is_err()),
+        }
     }
 }

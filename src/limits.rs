@@ -66,6 +66,9 @@ pub mod http {
     /// How long a client may take for the head of a request, and how long a connection may idle between two.
     pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
+    /// How long a connection takes requests, and how long the last one may take then. For those that nothing else ends.
+    pub const MAX_AGE: Duration = Duration::from_mins(5);
+
     /// How long answers in flight may take once the server stops.
     pub const DRAIN: Duration = Duration::from_millis(500);
 }
