@@ -3,10 +3,6 @@ package node
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 )
 
 const (
@@ -39,8 +34,6 @@ const (
 	passes = 5 * time.Second
 	// moment is for states that must last.
 	moment = 10 * time.Second
-	// requestLimit bounds a request to the registrar, as the probes do.
-	requestLimit = 3 * time.Second
 )
 
 // driver is one that was applied: a DaemonSet in a namespace of its own, and what it has in common with the node.
@@ -134,83 +127,6 @@ func (c *cluster) kubectlLogged(t *testing.T, args ...string) {
 	t.Log(c.kubectl(t, "", args...))
 }
 
-// ready is the state that every good end has: one pod, all of it ready, and the driver in the CSINode with what it told.
-func (d *driver) ready() string {
-	pods := d.c.world.podsIn(d.namespace)
-	if len(pods) != 1 {
-		return fmt.Sprintf("%d pods", len(pods))
-	}
-	if pods[0].DeletionTimestamp != nil {
-		return "the pod is going away"
-	}
-	if !isReady(pods[0]) {
-		return "the pod is not ready"
-	}
-	return d.registered()
-}
-
-func isReady(pod *corev1.Pod) bool {
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReady {
-			return condition.Status == corev1.ConditionTrue
-		}
-	}
-	return false
-}
-
-// registered holds the CSINode and the Node's annotation against what the driver tells.
-func (d *driver) registered() string {
-	entry := d.c.world.driver(d.name)
-	if entry == nil {
-		return "no entry in the CSINode"
-	}
-	if problem := d.wrong(entry); problem != "" {
-		return problem
-	}
-	node, err := d.c.world.nodes.Get(nodeName)
-	if err != nil {
-		return err.Error()
-	}
-	var ids map[string]string
-	if err := json.Unmarshal([]byte(node.Annotations["csi.volume.kubernetes.io/nodeid"]), &ids); err != nil {
-		return err.Error()
-	}
-	if ids[d.name] != d.name { // The mock driver's node id is its name.
-		return fmt.Sprintf("the Node's annotation says %q", ids[d.name])
-	}
-	return ""
-}
-
-func (d *driver) wrong(entry *storagev1.CSINodeDriver) string {
-	if entry.NodeID != d.name {
-		return fmt.Sprintf("node id %q", entry.NodeID)
-	}
-	if entry.Allocatable == nil || entry.Allocatable.Count == nil || *entry.Allocatable.Count != attachLimit {
-		return fmt.Sprintf("allocatable is %v", entry.Allocatable)
-	}
-	return ""
-}
-
-// unregistered is the state after a good end of the driver.
-func (d *driver) unregistered() string {
-	if d.c.world.driver(d.name) != nil {
-		return "an entry in the CSINode"
-	}
-	node, err := d.c.world.nodes.Get(nodeName)
-	if err != nil {
-		return err.Error()
-	}
-	if annotation := node.Annotations["csi.volume.kubernetes.io/nodeid"]; strings.Contains(annotation, `"`+d.name+`"`) {
-		return "the Node's annotation is " + annotation
-	}
-	return ""
-}
-
-func (d *driver) awaitReady(t *testing.T) {
-	t.Helper()
-	d.c.world.await(t, readyLimit, d.name+" is registered, its pod ready", d.ready)
-}
-
 // pod is the only one that is not going away.
 func (d *driver) pod(t *testing.T) *corev1.Pod {
 	t.Helper()
@@ -230,36 +146,6 @@ func (d *driver) pod(t *testing.T) *corev1.Pod {
 	return staying
 }
 
-func containerStatus(pod *corev1.Pod, container string) corev1.ContainerStatus {
-	for _, status := range pod.Status.ContainerStatuses {
-		if status.Name == container {
-			return status
-		}
-	}
-	return corev1.ContainerStatus{} // Not there yet.
-}
-
-// restarts of a container of the only pod; -1 while there is none.
-func (d *driver) restarts(container string) int32 {
-	for _, pod := range d.c.world.podsIn(d.namespace) {
-		if pod.DeletionTimestamp == nil {
-			return containerStatus(pod, container).RestartCount
-		}
-	}
-	return -1
-}
-
-// wantRestarts counts those of the driver and of the registrar.
-func (d *driver) wantRestarts(t *testing.T, ofDriver, ofRegistrar int32) {
-	t.Helper()
-	if got := d.restarts(d.container); got != ofDriver {
-		t.Errorf("the driver was restarted %d times, want %d", got, ofDriver)
-	}
-	if got := d.restarts(d.registrar); got != ofRegistrar {
-		t.Errorf("the registrar was restarted %d times, want %d", got, ofRegistrar)
-	}
-}
-
 func (d *driver) containerID(t *testing.T, container string) string {
 	t.Helper()
 	_, id, found := strings.Cut(containerStatus(d.pod(t), container).ContainerID, "://")
@@ -272,40 +158,6 @@ func (d *driver) containerID(t *testing.T, container string) string {
 func (d *driver) signal(t *testing.T, container string, signal syscall.Signal) {
 	t.Helper()
 	signalContainer(t, d.containerID(t, container), signal)
-}
-
-// get asks the registrar's HTTP server.
-func (d *driver) get(t *testing.T, path string) (int, string) {
-	t.Helper()
-	code, body, err := request(d.pod(t), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return code, body
-}
-
-func request(pod *corev1.Pod, path string) (int, string, error) {
-	client := http.Client{Timeout: requestLimit}
-	response, err := client.Get("http://" + net.JoinHostPort(pod.Status.PodIP, "9809") + path)
-	if err != nil {
-		return 0, "", err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	return response.StatusCode, strings.TrimSpace(string(body)), err
-}
-
-// metric is the value of the first series whose name and labels begin so.
-func (d *driver) metric(t *testing.T, series string) string {
-	t.Helper()
-	_, body := d.get(t, "/metrics")
-	for line := range strings.Lines(body) {
-		if strings.HasPrefix(line, series) {
-			fields := strings.Fields(line)
-			return fields[len(fields)-1]
-		}
-	}
-	return ""
 }
 
 // fail lets the driver's calls of the method fail with that text, from now on or before it exists; recover ends it.
@@ -326,83 +178,8 @@ func (d *driver) recover(t *testing.T, method string) {
 	}
 }
 
-// refused is the merged registrar's state while the kubelet will not have the driver: it says why, and the pod is not ready.
-func (d *driver) refused(reason string) string {
-	for _, pod := range d.c.world.podsIn(d.namespace) {
-		if pod.Status.PodIP == "" || containerStatus(pod, d.registrar).State.Running == nil {
-			continue
-		}
-		if code, body, err := request(pod, "/readyz"); err != nil {
-			return err.Error()
-		} else if code != http.StatusServiceUnavailable || !strings.Contains(body, reason) {
-			return fmt.Sprintf("/readyz says %d %s", code, body)
-		}
-		return ""
-	}
-	return "no registrar is running"
-}
-
-// withoutRegistration is the state until then.
-func (d *driver) withoutRegistration() string {
-	for _, pod := range d.c.world.podsIn(d.namespace) {
-		if isReady(pod) {
-			return "the pod is ready"
-		}
-	}
-	return d.unregistered()
-}
-
 // delete removes the DaemonSet and waits for nothing.
 func (d *driver) delete(t *testing.T) {
 	t.Helper()
 	d.c.kubectl(t, "", "delete", "daemonset", d.daemonSet, "--namespace="+d.namespace, "--wait=false")
-}
-
-// gone is the end of a driver whose DaemonSet was deleted.
-func (d *driver) gone() string {
-	if problem := fewer(len(d.c.world.podsIn(d.namespace))); problem != "" {
-		return problem
-	}
-	return d.unregistered()
-}
-
-func (d *driver) wantRestart(container string) string {
-	if got := d.restarts(container); got != 1 {
-		return fmt.Sprintf("container %s was restarted %d times", container, got)
-	}
-	return ""
-}
-
-func (d *driver) awaitRestart(t *testing.T, container string) {
-	t.Helper()
-	d.c.world.await(t, readyLimit, container+" is restarted", func() string { return d.wantRestart(container) })
-}
-
-// awaitPublications counts the sockets that the registrar's process has published; the kubelet has confirmed the last one.
-func (d *driver) awaitPublications(t *testing.T, want string) {
-	t.Helper()
-	d.c.world.await(t, readyLimit, "publication "+want+" is confirmed", func() string {
-		if got := d.metric(t, "csi_registrar_publications_total"); got != want {
-			return got + " publications"
-		}
-		if code, body := d.get(t, "/readyz"); code != http.StatusOK {
-			return body
-		}
-		return ""
-	})
-}
-
-func (d *driver) wantGet(t *testing.T, path string, wantCode int, part string) {
-	t.Helper()
-	if code, body := d.get(t, path); code != wantCode || !strings.Contains(body, part) {
-		t.Errorf("%s: %d %s, want %d with %q", path, code, body, wantCode, part)
-	}
-}
-
-// message is how a container explained its end.
-func message(ended *corev1.ContainerStateTerminated) string {
-	if ended == nil {
-		return ""
-	}
-	return ended.Message
 }
