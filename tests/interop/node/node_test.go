@@ -5,6 +5,7 @@ package node
 import (
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"testing"
 )
@@ -51,6 +52,8 @@ func TestByHand(t *testing.T) {
 	d := c.driver(t, "base", "hostpath")
 	d.apply(t)
 	d.awaitReady(t)
+	// What a script starts in the background ignores it; whoever catches it hands the default to the shell.
+	signal.Notify(make(chan os.Signal, 1), os.Interrupt)
 	shell := exec.Command("bash")
 	shell.Stdin, shell.Stdout, shell.Stderr = os.Stdin, os.Stdout, os.Stderr
 	shell.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(*folder, "admin.kubeconfig"), "PATH="+*binaries+":"+os.Getenv("PATH"))
