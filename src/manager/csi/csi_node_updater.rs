@@ -84,6 +84,12 @@ impl CsiNodeUpdater {
     pub(super) fn sync(&self, driver: &str) {
         self.tickers.sync(driver);
     }
+
+    /// Drivers with a ticker.
+    #[cfg(test)]
+    pub(super) fn running(&self) -> usize {
+        lock(&self.tickers.running).len()
+    }
 }
 
 impl Tickers {

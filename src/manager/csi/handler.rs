@@ -113,6 +113,12 @@ impl CsiHandler {
         self.drivers.endpoints()
     }
 
+    /// Drivers that are asked for their limit again and again.
+    #[cfg(test)]
+    pub(in crate::manager) fn tickers(&self) -> usize {
+        self.updater.as_ref().map_or(0, CsiNodeUpdater::running)
+    }
+
     /// The version under which the plugin would be known (`validateVersions`).
     fn validate_versions(
         &self,

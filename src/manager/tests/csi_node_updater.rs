@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::support::*;
+use crate::manager::csi::CsiHandler;
 use crate::manager::event::{Event, What};
 use crate::manager::profile::Profile;
 
@@ -16,6 +17,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// A kubelet whose driver, with a limit of 10, is registered.
 struct World {
     kubelet: Kubelet,
+    handler: Arc<CsiHandler>,
     store: Arc<FaultyStore>,
     driver: Arc<FakeDriver>,
     registered: Instant,
@@ -24,7 +26,7 @@ struct World {
 async fn world(profile: Profile, period: Option<Duration>) -> World {
     let store = cluster();
     store.memory.set_update_period(DRIVER, period);
-    let (mut kubelet, _) = Kubelet::csi(Arc::default(), profile, store.clone()).await;
+    let (mut kubelet, handler) = Kubelet::csi(Arc::default(), profile, store.clone()).await;
     let driver = FakeDriver::new("id1");
     driver.set_limit(10);
     driver.set_topology(&[("zone", "a")]);
@@ -37,6 +39,7 @@ async fn world(profile: Profile, period: Option<Duration>) -> World {
     let registered = kubelet.until_registered().await.at;
     World {
         kubelet,
+        handler,
         store,
         driver,
         registered,
@@ -121,9 +124,15 @@ async fn n29_ticks_that_a_slow_driver_misses_are_dropped() {
 #[tokio::test(start_paused = true)]
 async fn n30_the_ticker_ends_with_the_registration() {
     let mut world = world(Profile::NEWEST, Some(PERIOD)).await;
+    world
+        .store
+        .memory
+        .set_update_period("nobody.example.com", Some(PERIOD));
     world.next_question().await;
+    assert_eq!(world.handler.tickers(), 1, "nobody is not registered");
     world.kubelet.vanish(SOCKET);
     world.kubelet.until_unregistered().await;
+    assert_eq!(world.handler.tickers(), 0);
     let questions = world.questions();
     pass(100).await;
     assert_eq!(world.questions(), questions);
