@@ -453,7 +453,7 @@ func wantRequests(t *testing.T, n *node, from int, want ...string) {
 	}
 }
 
-// wantDrivers takes no keys for an empty list, which the API server keeps as it was sent.
+// wantDrivers takes no keys for an empty list: sent as [], they come back as null.
 func wantDrivers(t *testing.T, csiNode *storagev1.CSINode, want ...storagev1.CSINodeDriver) {
 	t.Helper()
 	got := slices.Clone(csiNode.Spec.Drivers)
