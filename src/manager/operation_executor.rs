@@ -21,9 +21,12 @@ pub(super) const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
 /// Longest wait (`maxDurationBeforeRetry`).
 pub(super) const MAX_BACKOFF: Duration = Duration::from_secs(122);
 
-/// Operations under way at once; further ones wait for their turn, with their deadlines still to come. The kubelet has no such
+/// Operations that begin at once; further ones wait for their turn, with their deadlines still to come. The kubelet has no such
 /// bound: ten thousand plugins at once miss the second that each has for `GetInfo`, and then its backoff. A node has some ten.
-pub(super) const MAX_RUNNING: usize = 256;
+pub(super) const MAX_BEGINNING: usize = 256;
+/// How long an operation counts as beginning, unless it ends before: what waits for a plugin that hangs, or for a socket
+/// without listener, is to delay nobody.
+pub(super) const BEGINNING: Duration = Duration::from_millis(250);
 
 /// What an operation does to its plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -125,7 +128,7 @@ impl OperationExecutor {
     pub(super) fn new(events: EventSink) -> Self {
         Self {
             state: Arc::default(),
-            turns: Arc::new(Semaphore::new(MAX_RUNNING)),
+            turns: Arc::new(Semaphore::new(MAX_BEGINNING)),
             events,
         }
     }
@@ -161,11 +164,14 @@ impl OperationExecutor {
             let turn = executor.turns.acquire().await;
             // A task of its own, so that a panic ends the operation and not the manager. Where panics abort, as in the
             // release profile, nothing is left to recover.
-            let result = match tokio::spawn(operation).await {
-                Ok(result) => result,
-                Err(error) => Err(panicked(error)),
-            };
+            let mut operation = tokio::spawn(operation);
+            let ended = tokio::time::timeout(BEGINNING, &mut operation).await;
             drop(turn);
+            let ended = match ended {
+                Ok(ended) => ended,
+                Err(_) => operation.await,
+            };
+            let result = ended.unwrap_or_else(|error| Err(panicked(error)));
             executor.complete(kind, &socket_path, result);
         });
         Ok(())

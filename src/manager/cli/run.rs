@@ -121,9 +121,6 @@ async fn run_in<S: NodeStore + 'static>(
     listeners: Option<Listeners>,
     mut signals: Signals,
 ) -> Result<Exit, Error> {
-    if let Some(path) = &arguments.objects_file {
-        cluster.write_to(path).await?;
-    }
     let printer = Printer::new(arguments.output, cluster.subscribe());
     let settings = Settings {
         registration_dir: &arguments.registration_dir,
@@ -131,8 +128,14 @@ async fn run_in<S: NodeStore + 'static>(
         observe: arguments.observe,
     };
     // Takes as long as the API server is away.
+    let start = async {
+        if let Some(path) = &arguments.objects_file {
+            cluster.write_to(path).await?;
+        }
+        Ok::<_, Error>(cluster.kubelet(settings).await?)
+    };
     let kubelet = tokio::select! {
-        kubelet = cluster.kubelet(settings) => kubelet?,
+        kubelet = start => kubelet?,
         signal = signals.next() => return Err(Error::Interrupted(signal)),
     };
     let stop = kubelet.stop.clone();

@@ -5,10 +5,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::support::*;
 use crate::manager::event::{EventSink, What};
-use crate::manager::operation_executor::{MAX_RUNNING, OperationExecutor, OperationKind, Refused};
+use crate::manager::operation_executor::{
+    BEGINNING, MAX_BEGINNING, OperationExecutor, OperationKind, Refused,
+};
 use crate::proto::CSI_PLUGIN;
 
 const OTHER: &str = "/registry/other-reg.sock";
@@ -176,26 +179,47 @@ async fn e08_a_socket_that_goes_during_its_registration_is_unregistered_after_it
 
 // Beyond the table.
 
-#[tokio::test(start_paused = true)]
-async fn operations_beyond_the_bound_wait_for_their_turn() {
+/// An executor with as many operations that began just now, and hang, as may begin at once, and one more that says when it
+/// begins. Ends the first where its sender is used.
+fn crowd() -> (
+    OperationExecutor,
+    oneshot::Sender<()>,
+    oneshot::Receiver<Instant>,
+) {
     let executor = OperationExecutor::new(EventSink::default());
     let path = |number: usize| format!("/registry/{number}.sock");
-    let mut ends: Vec<_> = (0..MAX_RUNNING)
+    let mut ends: Vec<_> = (0..MAX_BEGINNING)
         .map(|number| start(&executor, OperationKind::Register, &path(number)).unwrap())
         .collect();
-    let last = path(MAX_RUNNING);
-    let (began, mut begins) = oneshot::channel();
+    let (began, begins) = oneshot::channel();
     let operation = async {
-        began.send(()).unwrap();
+        began.send(Instant::now()).unwrap();
         Ok(())
     };
+    let last = path(MAX_BEGINNING);
     executor
         .start(OperationKind::Register, Path::new(&last), operation)
         .unwrap();
-    pass(1).await;
-    assert!(begins.try_recv().is_err(), "it waits");
     let refused = start(&executor, OperationKind::Register, &last).unwrap_err();
-    assert_eq!(refused, Refused::AlreadyRunning);
-    ends.pop().unwrap().send(()).unwrap();
-    begins.await.unwrap();
+    assert_eq!(refused, Refused::AlreadyRunning, "it waits");
+    (executor, ends.remove(0), begins)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_beyond_the_bound_begins_when_one_ends() {
+    let begin = Instant::now();
+    let (_executor, end, mut begins) = crowd();
+    tokio::time::sleep(BEGINNING / 2).await;
+    assert!(begins.try_recv().is_err());
+    end.send(()).unwrap();
+    assert_eq!(begins.await.unwrap() - begin, BEGINNING / 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn operations_that_hang_delay_others_for_a_moment_only() {
+    let begin = Instant::now();
+    let (executor, _end, begins) = crowd();
+    assert_eq!(begins.await.unwrap() - begin, BEGINNING);
+    pass(1).await;
+    assert_eq!(running(&executor), MAX_BEGINNING, "they go on");
 }

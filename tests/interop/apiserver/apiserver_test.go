@@ -307,7 +307,7 @@ func changingLimit(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	n.manager.Await(t, "a CSINode with the new limit", within, func(l line) bool { return l.Event == "csi_node_written" })
+	n.manager.Await(t, "a CSINode with the new limit", patience, func(l line) bool { return l.Event == "csi_node_written" })
 	if took := time.Since(begin); took < 9*time.Second {
 		t.Errorf("written after %s, before its period", took)
 	}

@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -200,6 +199,3 @@ func wantText(t *testing.T, text, part string) {
 		t.Errorf("got  %s\nwant %s in it", text, part)
 	}
 }
-
-// within is a wait that has a reason of its own to be longer.
-const within = 25 * time.Second
