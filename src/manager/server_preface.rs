@@ -5,8 +5,10 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::oneshot;
+
+use crate::uds::write_through;
 
 /// Offset of the type in a frame's head (RFC 9113, section 4.1).
 const TYPE_OFFSET: usize = 3;
@@ -55,23 +57,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ServerPreface<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for ServerPreface<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
+write_through!(ServerPreface);
 
 #[cfg(test)]
 mod tests {

@@ -5,3 +5,6 @@ pub mod channel;
 pub mod paced;
 pub mod socket_file;
 pub mod watch;
+mod write_through;
+
+pub(crate) use write_through::write_through;
