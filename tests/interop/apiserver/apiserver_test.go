@@ -129,7 +129,7 @@ func installAndUninstall(t *testing.T, c *cluster) {
 	}
 
 	before = len(n.requests(t))
-	p.do(t, protocol.PluginCommand{Command: protocol.Unlink})
+	p.Do(t, protocol.PluginCommand{Command: protocol.Unlink})
 	n.awaitUnregistered(t)
 	wantRequests(t, n, before, "get csinodes 200", "update csinodes 200", "get nodes 200", "patch nodes/status 200")
 	object = n.object(t)
@@ -297,7 +297,7 @@ func changingLimit(t *testing.T, c *cluster) {
 	n.awaitRegistered(t)
 	patched := n.object(t).ResourceVersion
 	one.MaxVolumes = 9
-	p.configure(t, one)
+	p.Configure(t, one)
 	period := int64(10)
 	object := &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: one.Name},
@@ -335,7 +335,7 @@ func rights(t *testing.T, c *cluster) {
 		text := n.awaitRefused(t)
 		wantText(t, text, "error updating Node object with CSI driver node info: error updating node: timed out waiting for the condition; caused by: failed to patch status ")
 		wantText(t, text, reason)
-		p.do(t, protocol.PluginCommand{Command: protocol.Unlink})
+		p.Do(t, protocol.PluginCommand{Command: protocol.Unlink})
 	}
 	wantDrivers(t, n.csiNode(t))
 }
@@ -392,7 +392,7 @@ func grantedRights(t *testing.T, c *cluster) {
 	before := len(n.requests(t))
 	p := n.startPlugin(t, settings)
 	n.awaitRegistered(t)
-	p.do(t, protocol.PluginCommand{Command: protocol.Unlink})
+	p.Do(t, protocol.PluginCommand{Command: protocol.Unlink})
 	n.awaitUnregistered(t)
 	n.stopManager(t)
 	if err := c.admin.CoreV1().Nodes().Delete(t.Context(), n.name, metav1.DeleteOptions{}); err != nil {
@@ -423,7 +423,7 @@ func outage(t *testing.T, c *cluster) {
 	n.startPlugin(t, second)
 	wantText(t, n.awaitRefused(t), "onnection refused")
 	// A driver that goes meanwhile is forgotten by nobody but the manager.
-	p.do(t, protocol.PluginCommand{Command: protocol.Unlink})
+	p.Do(t, protocol.PluginCommand{Command: protocol.Unlink})
 	n.awaitUnregistered(t)
 	c.startServer(t)
 	n.awaitRegistered(t)

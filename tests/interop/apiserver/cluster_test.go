@@ -17,8 +17,10 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"interop/harness"
+	"interop/harness/authority"
 )
 
 var (
@@ -48,7 +50,7 @@ rules:
 type cluster struct {
 	dir     string
 	address string
-	pki     *pki
+	ca      *authority.Authority
 	audit   string
 	admin   kubernetes.Interface
 
@@ -60,7 +62,8 @@ type cluster struct {
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
 	dir := t.TempDir()
-	pki := newPKI(t, dir)
+	ca := authority.New(t, dir)
+	ca.IssueServer(t, "kube-apiserver")
 	ports := freePorts(t, 3)
 	etcd := fmt.Sprintf("http://127.0.0.1:%d", ports[0])
 	peer := fmt.Sprintf("http://127.0.0.1:%d", ports[1])
@@ -75,17 +78,17 @@ func startCluster(t *testing.T) *cluster {
 	c := &cluster{
 		dir:     dir,
 		address: fmt.Sprintf("https://127.0.0.1:%d", ports[2]),
-		pki:     pki,
+		ca:      ca,
 		audit:   filepath.Join(dir, "audit.log"),
 	}
 	c.arguments = []string{
 		"--etcd-servers=" + etcd,
 		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[2]),
 		"--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.0.0.0/24",
-		"--client-ca-file=" + pki.caFile,
-		"--tls-cert-file=" + pki.serverCertFile, "--tls-private-key-file=" + pki.serverKeyFile,
+		"--client-ca-file=" + ca.Path("ca.crt"),
+		"--tls-cert-file=" + ca.Path("kube-apiserver.crt"), "--tls-private-key-file=" + ca.Path("kube-apiserver.key"),
 		"--service-account-issuer=https://kubernetes.default.svc",
-		"--service-account-key-file=" + pki.serverKeyFile, "--service-account-signing-key-file=" + pki.serverKeyFile,
+		"--service-account-key-file=" + ca.Path("kube-apiserver.key"), "--service-account-signing-key-file=" + ca.Path("kube-apiserver.key"),
 		"--authorization-mode=Node,RBAC",
 		// No controller makes the service accounts that pods would need; there are no pods.
 		"--enable-admission-plugins=NodeRestriction", "--disable-admission-plugins=ServiceAccount",
@@ -115,12 +118,12 @@ func (c *cluster) startServer(t *testing.T) {
 // config is a client's with a certificate for this identity.
 func (c *cluster) config(t *testing.T, user, group string) *rest.Config {
 	t.Helper()
-	cert, key := c.pki.client(t, user, group)
-	return &rest.Config{
-		Host:            c.address,
-		TLSClientConfig: rest.TLSClientConfig{CAFile: c.pki.caFile, CertData: cert, KeyData: key},
-		QPS:             -1,
+	config, err := clientcmd.BuildConfigFromFlags("", c.ca.IssueClient(t, user, c.address, user, group))
+	if err != nil {
+		t.Fatal(err)
 	}
+	config.QPS = -1
+	return config
 }
 
 // request is what the audit log keeps of one.

@@ -11,7 +11,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"interop/harness"
+	"interop/harness/fakeplugin"
 	"interop/kubelet/common/protocol"
 )
 
@@ -53,14 +53,13 @@ func (n *node) live(t *testing.T) []string {
 	}
 	one := settings
 	one.Name = n.name + ".example.com"
-	p := plugin{harness.StartTalker[protocol.PluginEvent](t, n.Root, *fakePluginBin,
-		"-registration-socket="+n.RegistrationSocket, "-csi-socket="+n.DriverSocket)}
-	p.configure(t, one)
-	p.do(t, protocol.PluginCommand{Command: protocol.ServeCSI})
+	p := plugin{fakeplugin.Start(t, n.Root, *fakePluginBin, n.RegistrationSocket, n.DriverSocket)}
+	p.Configure(t, one)
+	p.Do(t, protocol.PluginCommand{Command: protocol.ServeCSI})
 
 	n.startManager(t)
 	tell("initialisation")
-	p.do(t, protocol.PluginCommand{Command: protocol.Publish})
+	p.Do(t, protocol.PluginCommand{Command: protocol.Publish})
 	p.awaitRegistered(t)
 	tell("registration")
 	n.stopManager(t)
@@ -69,7 +68,7 @@ func (n *node) live(t *testing.T) []string {
 	tell("restart of the kubelet")
 
 	one.MaxVolumes = 9
-	p.configure(t, one)
+	p.Configure(t, one)
 	period := int64(10)
 	object := &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: one.Name},
@@ -88,13 +87,13 @@ func (n *node) live(t *testing.T) []string {
 		t.Fatal(err)
 	}
 
-	p.do(t, protocol.PluginCommand{Command: protocol.Unlink})
+	p.Do(t, protocol.PluginCommand{Command: protocol.Unlink})
 	n.awaitForgotten(t)
 	tell("removal")
 
 	zone := "z2"
 	n.setLabel(t, corev1.LabelTopologyZone, &zone)
-	p.do(t, protocol.PluginCommand{Command: protocol.Publish})
+	p.Do(t, protocol.PluginCommand{Command: protocol.Publish})
 	tell("collision: " + p.awaitRefusedOnce(t))
 	n.stopManager(t)
 
@@ -103,15 +102,15 @@ func (n *node) live(t *testing.T) []string {
 	}
 	n.create(t)
 	n.startManager(t)
-	p.do(t, protocol.PluginCommand{Command: protocol.Publish})
+	p.Do(t, protocol.PluginCommand{Command: protocol.Publish})
 	p.awaitRegistered(t)
 	tell("another node of the same name")
-	p.do(t, protocol.PluginCommand{Command: protocol.Unlink})
+	p.Do(t, protocol.PluginCommand{Command: protocol.Unlink})
 	n.awaitForgotten(t)
 
 	one.Topology = map[string]string{"node-restriction.kubernetes.io/zone": "z1"}
-	p.configure(t, one)
-	p.do(t, protocol.PluginCommand{Command: protocol.Publish})
+	p.Configure(t, one)
+	p.Do(t, protocol.PluginCommand{Command: protocol.Publish})
 	tell("a label that a node may not set: " + p.awaitRefusedOnce(t))
 	for i := range story {
 		story[i] = strings.ReplaceAll(story[i], n.name, "NODE")
@@ -159,6 +158,6 @@ func (p plugin) awaitRefusedOnce(t *testing.T) string {
 	refused := p.Await(t, "a refusal", patience, func(e protocol.PluginEvent) bool {
 		return e.Event == protocol.Called && e.Registered != nil && !*e.Registered
 	})
-	p.do(t, protocol.PluginCommand{Command: protocol.Unlink})
+	p.Do(t, protocol.PluginCommand{Command: protocol.Unlink})
 	return refused.Error
 }

@@ -9,10 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"interop/harness"
+	"interop/harness/fakeplugin"
 	"interop/kubelet/common/protocol"
 )
 
@@ -49,17 +48,8 @@ func (c *cluster) newNode(t *testing.T, name string) *node {
 // identify gives the manager the identity under which it asks.
 func (n *node) identify(t *testing.T, user, group string) {
 	t.Helper()
-	n.user, n.kubeconfig = user, filepath.Join(n.Root, "kubeconfig")
-	c := n.cluster
-	cert, key := c.pki.client(t, user, group)
-	config := clientcmdapi.NewConfig()
-	config.Clusters["test"] = &clientcmdapi.Cluster{Server: c.address, CertificateAuthority: c.pki.caFile}
-	config.AuthInfos["node"] = &clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}
-	config.Contexts["node@test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "node"}
-	config.CurrentContext = "node@test"
-	if err := clientcmd.WriteToFile(*config, n.kubeconfig); err != nil {
-		t.Fatal(err)
-	}
+	n.user = user
+	n.kubeconfig = n.cluster.ca.IssueClient(t, n.name+"."+user, n.cluster.address, user, group)
 }
 
 func (n *node) create(t *testing.T) *corev1.Node {
@@ -120,36 +110,18 @@ func (n *node) awaitUnregistered(t *testing.T) {
 
 // plugin is a driver with its registrar.
 type plugin struct {
-	*harness.Talker[protocol.PluginEvent]
+	fakeplugin.Plugin
 }
 
 // startPlugin publishes a plugin under the driver's name.
 func (n *node) startPlugin(t *testing.T, settings protocol.PluginSettings) plugin {
 	t.Helper()
-	p := plugin{harness.StartTalker[protocol.PluginEvent](t, n.Root, *fakePluginBin,
-		"-registration-socket="+filepath.Join(n.RegistrationDir, settings.Name+"-reg.sock"),
-		"-csi-socket="+filepath.Join(n.Root, "plugins", settings.Name+".sock"))}
-	p.configure(t, settings)
-	p.do(t, protocol.PluginCommand{Command: protocol.ServeCSI})
-	p.do(t, protocol.PluginCommand{Command: protocol.Publish})
+	p := plugin{fakeplugin.Start(t, n.Root, *fakePluginBin,
+		filepath.Join(n.RegistrationDir, settings.Name+"-reg.sock"), filepath.Join(n.Root, "plugins", settings.Name+".sock"))}
+	p.Configure(t, settings)
+	p.Do(t, protocol.PluginCommand{Command: protocol.ServeCSI})
+	p.Do(t, protocol.PluginCommand{Command: protocol.Publish})
 	return p
-}
-
-func (p plugin) configure(t *testing.T, settings protocol.PluginSettings) {
-	t.Helper()
-	p.do(t, protocol.PluginCommand{Command: protocol.Configure, Settings: &settings})
-}
-
-// do fails unless the command is carried out.
-func (p plugin) do(t *testing.T, command protocol.PluginCommand) {
-	t.Helper()
-	p.Send(t, command)
-	done := p.Await(t, command.Command, patience, func(e protocol.PluginEvent) bool {
-		return e.Event == protocol.Done || e.Event == protocol.Failed
-	})
-	if done.Event == protocol.Failed {
-		t.Fatalf("fake plugin: %s: %s", done.Command, done.Text)
-	}
 }
 
 func (n *node) object(t *testing.T) *corev1.Node {

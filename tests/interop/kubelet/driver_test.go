@@ -7,6 +7,7 @@ import (
 	"k8s.io/kubernetes/test/e2e/storage/drivers/csi-test/mock/service"
 
 	"interop/harness"
+	"interop/harness/fakeplugin"
 	"interop/kubelet/common/protocol"
 )
 
@@ -36,53 +37,18 @@ var (
 
 func pointer(count int32) *int32 { return &count }
 
-// fakePlugin is the program of that name, as a driver at the node's driver socket, or as a plugin of its own.
-type fakePlugin struct {
-	*harness.Talker[protocol.PluginEvent]
-}
-
 // startFakeDriver serves CSI with fakeSettings and the faults.
-func (c *cluster) startFakeDriver(t *testing.T, faults map[string]protocol.Fault) fakePlugin {
+func (c *cluster) startFakeDriver(t *testing.T, faults map[string]protocol.Fault) fakeplugin.Plugin {
 	t.Helper()
 	driver := c.startFakePlugin(t, "", c.DriverSocket)
 	settings := fakeSettings
 	settings.Faults = faults
-	driver.do(t, protocol.PluginCommand{Command: protocol.Configure, Settings: &settings})
-	driver.do(t, protocol.PluginCommand{Command: protocol.ServeCSI})
+	driver.Configure(t, settings)
+	driver.Do(t, protocol.PluginCommand{Command: protocol.ServeCSI})
 	return driver
 }
 
-func (c *cluster) startFakePlugin(t *testing.T, registrationSocket, driverSocket string) fakePlugin {
+func (c *cluster) startFakePlugin(t *testing.T, registrationSocket, driverSocket string) fakeplugin.Plugin {
 	t.Helper()
-	return startFakePlugin(t, c.Root, registrationSocket, driverSocket)
-}
-
-func startFakePlugin(t *testing.T, root, registrationSocket, driverSocket string) fakePlugin {
-	t.Helper()
-	return fakePlugin{harness.StartTalker[protocol.PluginEvent](t, root, *fakePluginBin,
-		"-registration-socket="+registrationSocket, "-csi-socket="+driverSocket)}
-}
-
-// do fails unless the command is carried out.
-func (p fakePlugin) do(t *testing.T, command protocol.PluginCommand) {
-	t.Helper()
-	p.Send(t, command)
-	done := p.Await(t, command.Command, patience, func(e protocol.PluginEvent) bool {
-		return e.Event == protocol.Done || e.Event == protocol.Failed
-	})
-	if done.Event == protocol.Failed {
-		t.Fatalf("fake plugin: %s: %s", done.Command, done.Text)
-	}
-}
-
-func (p fakePlugin) awaitCall(t *testing.T, method string) protocol.PluginEvent {
-	t.Helper()
-	called := func(e protocol.PluginEvent) bool { return e.Event == protocol.Called && e.Method == method }
-	// A registrar that watches the directory may call before the command that let it is answered.
-	for _, e := range p.Events() {
-		if called(e) {
-			return e
-		}
-	}
-	return p.Await(t, method, patience, called)
+	return fakeplugin.Start(t, c.Root, *fakePluginBin, registrationSocket, driverSocket)
 }

@@ -7,16 +7,17 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"interop/harness/fakeplugin"
 	"interop/kubelet/common/protocol"
 )
 
 // startPublished is a fake plugin with both sockets, registered.
-func (c *cluster) startPublished(t *testing.T, settings protocol.PluginSettings) fakePlugin {
+func (c *cluster) startPublished(t *testing.T, settings protocol.PluginSettings) fakeplugin.Plugin {
 	t.Helper()
 	plugin := c.startFakePlugin(t, c.RegistrationSocket, c.DriverSocket)
-	plugin.do(t, protocol.PluginCommand{Command: protocol.Configure, Settings: &settings})
-	plugin.do(t, protocol.PluginCommand{Command: protocol.ServeCSI})
-	plugin.do(t, protocol.PluginCommand{Command: protocol.PublishByRename})
+	plugin.Configure(t, settings)
+	plugin.Do(t, protocol.PluginCommand{Command: protocol.ServeCSI})
+	plugin.Do(t, protocol.PluginCommand{Command: protocol.PublishByRename})
 	return plugin
 }
 
@@ -24,19 +25,19 @@ func (c *cluster) startPublished(t *testing.T, settings protocol.PluginSettings)
 func TestFakePlugin(t *testing.T) {
 	everyRelease(t, func(t *testing.T, c *cluster) {
 		plugin := c.startPublished(t, fakeSettings)
-		if got, want := plugin.awaitCall(t, "GetInfo").Authority, c.release.authority(c.RegistrationSocket); got != want {
+		if got, want := plugin.AwaitCall(t, "GetInfo").Authority, c.release.authority(c.RegistrationSocket); got != want {
 			t.Errorf(":authority is %q, want %q", got, want)
 		}
 		c.awaitRegistered(t)
 		c.wantState(t, c.sockets(), fakeDriver)
 
-		plugin.do(t, protocol.PluginCommand{Command: protocol.Unlink})
+		plugin.Do(t, protocol.PluginCommand{Command: protocol.Unlink})
 		c.awaitUnregistered(t)
-		plugin.do(t, protocol.PluginCommand{Command: protocol.Publish})
+		plugin.Do(t, protocol.PluginCommand{Command: protocol.Publish})
 		c.awaitRegistered(t)
 
-		plugin.do(t, protocol.PluginCommand{Command: protocol.Close})
-		plugin.do(t, protocol.PluginCommand{Command: protocol.CloseCSI})
+		plugin.Do(t, protocol.PluginCommand{Command: protocol.Close})
+		plugin.Do(t, protocol.PluginCommand{Command: protocol.CloseCSI})
 		c.settle(t)
 		c.wantState(t, c.sockets(), fakeDriver)
 		c.kubelet.Send(t, protocol.KubeletCommand{Command: protocol.RestartKubelet})
@@ -111,10 +112,10 @@ func TestEmptyNodeID(t *testing.T) {
 func (c *cluster) awaitPass(t *testing.T) {
 	t.Helper()
 	other := c.startFakePlugin(t, filepath.Join(c.RegistrationDir, "pass.sock"), c.DriverSocket)
-	other.do(t, protocol.PluginCommand{Command: protocol.Configure, Settings: &protocol.PluginSettings{Type: "Pass"}})
-	other.do(t, protocol.PluginCommand{Command: protocol.Publish})
+	other.Do(t, protocol.PluginCommand{Command: protocol.Configure, Settings: &protocol.PluginSettings{Type: "Pass"}})
+	other.Do(t, protocol.PluginCommand{Command: protocol.Publish})
 	wantText(t, c.awaitRefused(t), "no handler registered for plugin type: Pass")
-	other.do(t, protocol.PluginCommand{Command: protocol.Unlink})
+	other.Do(t, protocol.PluginCommand{Command: protocol.Unlink})
 	c.settle(t)
 }
 

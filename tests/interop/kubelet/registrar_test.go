@@ -167,7 +167,7 @@ func TestDriverRestart(t *testing.T) {
 
 		driver.Kill(t)
 		driver = c.startFakeDriver(t, nil)
-		driver.awaitCall(t, "GetPluginInfo")
+		driver.AwaitCall(t, "GetPluginInfo")
 		c.settle(t)
 		c.wantState(t, c.sockets(), fakeDriver)
 		c.wantFailures(t)
@@ -190,8 +190,8 @@ func TestDriverRestartReregistered(t *testing.T) {
 		driver = c.startFakePlugin(t, "", c.DriverSocket)
 		settings := fakeSettings
 		settings.MaxVolumes = 9
-		driver.do(t, protocol.PluginCommand{Command: protocol.Configure, Settings: &settings})
-		driver.do(t, protocol.PluginCommand{Command: protocol.ServeCSI})
+		driver.Configure(t, settings)
+		driver.Do(t, protocol.PluginCommand{Command: protocol.ServeCSI})
 		c.awaitRegistered(t)
 		larger := fakeDriver
 		larger.Allocatable = larger.Allocatable.DeepCopy()
@@ -263,8 +263,8 @@ func TestDuplicateRefused(t *testing.T) {
 		other := filepath.Join(c.RegistrationDir, "other-reg.sock")
 		c.startFakeDriver(t, nil)
 		first := c.startFakePlugin(t, other, c.DriverSocket)
-		first.do(t, protocol.PluginCommand{Command: protocol.Configure, Settings: &fakeSettings})
-		first.do(t, protocol.PluginCommand{Command: protocol.Publish})
+		first.Configure(t, fakeSettings)
+		first.Do(t, protocol.PluginCommand{Command: protocol.Publish})
 		c.awaitRegistered(t)
 
 		registrar := c.StartRegistrar(t)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"interop/harness"
+	"interop/harness/fakeplugin"
 	"interop/kubelet/common/protocol"
 )
 
@@ -70,7 +71,7 @@ type world struct {
 	*harness.Node
 	release release
 	start   starter
-	plugins []fakePlugin
+	plugins []fakeplugin.Plugin
 	lives   []*life
 	// steps are the times at which they were done.
 	steps []time.Time
@@ -98,7 +99,7 @@ func (s sequence) run(t *testing.T, release release, start starter) (trace, []st
 		if err := os.MkdirAll(filepath.Dir(driver), 0o750); err != nil {
 			t.Fatal(err)
 		}
-		w.plugins = append(w.plugins, startFakePlugin(t, w.Root, w.path(socket), driver))
+		w.plugins = append(w.plugins, fakeplugin.Start(t, w.Root, *fakePluginBin, w.path(socket), driver))
 	}
 	for _, action := range s.before {
 		action.do(t, w)
@@ -213,7 +214,7 @@ func (w *world) look(t *testing.T) {
 
 func (w *world) do(t *testing.T, plugin int, command protocol.PluginCommand) {
 	t.Helper()
-	w.plugins[plugin].do(t, command)
+	w.plugins[plugin].Do(t, command)
 	// What comes before the first kubelet has no time.
 	if len(w.lives) > 0 {
 		w.inTime(fmt.Sprintf("%d %s", plugin, command.Command), time.Since(w.due))

@@ -17,6 +17,8 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"interop/harness/authority"
 )
 
 var (
@@ -62,19 +64,19 @@ func startCluster(t *testing.T) *cluster {
 			t.Fatalf("-%s is not given; tests/node/run makes what these tests need, and starts them", name)
 		}
 	}
-	ca := newAuthority(t, *folder)
-	ca.issueServer(t, "kube-apiserver")
-	ca.issueClient(t, "admin", "admin", "system:masters")
-	ca.issueClient(t, "kube-apiserver-client", "kube-apiserver", "system:masters")
-	ca.issueClient(t, "kube-controller-manager", "system:kube-controller-manager")
-	ca.issueClient(t, "kube-scheduler", "system:kube-scheduler")
-	ca.issueClient(t, "kubelet", "system:node:"+nodeName, "system:nodes")
-	ca.issueServer(t, "service-account")
-	configure(t, "kubelet.yaml", "clientCAFile: ca.crt", "clientCAFile: "+ca.path("ca.crt"))
+	ca := authority.New(t, *folder)
+	ca.IssueServer(t, "kube-apiserver")
+	ca.IssueClient(t, "admin", apiServer, "admin", "system:masters")
+	ca.IssueClient(t, "kube-apiserver-client", apiServer, "kube-apiserver", "system:masters")
+	ca.IssueClient(t, "kube-controller-manager", apiServer, "system:kube-controller-manager")
+	ca.IssueClient(t, "kube-scheduler", apiServer, "system:kube-scheduler")
+	ca.IssueClient(t, "kubelet", apiServer, "system:node:"+nodeName, "system:nodes")
+	ca.IssueServer(t, "service-account")
+	configure(t, "kubelet.yaml", "clientCAFile: ca.crt", "clientCAFile: "+ca.Path("ca.crt"))
 	configure(t, "containerd.toml")
 	configure(t, "network.conflist")
 
-	config, err := clientcmd.BuildConfigFromFlags("", ca.path("admin.kubeconfig"))
+	config, err := clientcmd.BuildConfigFromFlags("", ca.Path("admin.kubeconfig"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,11 +103,11 @@ func configure(t *testing.T, name string, replacements ...string) {
 	}
 }
 
-func programs(ca *authority) map[string][]string {
-	kubeconfig := func(name string) string { return "--kubeconfig=" + ca.path(name+".kubeconfig") }
+func programs(ca *authority.Authority) map[string][]string {
+	kubeconfig := func(name string) string { return "--kubeconfig=" + ca.Path(name+".kubeconfig") }
 	return map[string][]string{
 		"etcd": {
-			"--data-dir=" + ca.path("etcd"), "--unsafe-no-fsync", "--log-level=warn",
+			"--data-dir=" + ca.Path("etcd"), "--unsafe-no-fsync", "--log-level=warn",
 			"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
 			"--listen-peer-urls=http://127.0.0.1:2380",
 		},
@@ -113,23 +115,23 @@ func programs(ca *authority) map[string][]string {
 			"--etcd-servers=http://127.0.0.1:2379", "--bind-address=" + loopback, "--advertise-address=" + nodeAddress,
 			"--endpoint-reconciler-type=none", "--kubelet-preferred-address-types=InternalIP", "--service-cluster-ip-range=10.96.0.0/24",
 			"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged",
-			"--client-ca-file=" + ca.path("ca.crt"),
-			"--tls-cert-file=" + ca.path("kube-apiserver.crt"), "--tls-private-key-file=" + ca.path("kube-apiserver.key"),
-			"--kubelet-client-certificate=" + ca.path("kube-apiserver-client.crt"),
-			"--kubelet-client-key=" + ca.path("kube-apiserver-client.key"),
+			"--client-ca-file=" + ca.Path("ca.crt"),
+			"--tls-cert-file=" + ca.Path("kube-apiserver.crt"), "--tls-private-key-file=" + ca.Path("kube-apiserver.key"),
+			"--kubelet-client-certificate=" + ca.Path("kube-apiserver-client.crt"),
+			"--kubelet-client-key=" + ca.Path("kube-apiserver-client.key"),
 			"--service-account-issuer=" + apiServer,
-			"--service-account-key-file=" + ca.path("service-account.key"),
-			"--service-account-signing-key-file=" + ca.path("service-account.key"),
+			"--service-account-key-file=" + ca.Path("service-account.key"),
+			"--service-account-signing-key-file=" + ca.Path("service-account.key"),
 		},
 		"kube-controller-manager": {
 			kubeconfig("kube-controller-manager"), "--bind-address=" + loopback, "--leader-elect=false",
-			"--use-service-account-credentials", "--service-account-private-key-file=" + ca.path("service-account.key"),
-			"--root-ca-file=" + ca.path("ca.crt"),
+			"--use-service-account-credentials", "--service-account-private-key-file=" + ca.Path("service-account.key"),
+			"--root-ca-file=" + ca.Path("ca.crt"),
 		},
 		"kube-scheduler": {kubeconfig("kube-scheduler"), "--bind-address=" + loopback, "--leader-elect=false"},
-		"containerd":     {"--config=" + ca.path("containerd.toml")},
+		"containerd":     {"--config=" + ca.Path("containerd.toml")},
 		"kubelet": {
-			kubeconfig("kubelet"), "--config=" + ca.path("kubelet.yaml"), "--hostname-override=" + nodeName,
+			kubeconfig("kubelet"), "--config=" + ca.Path("kubelet.yaml"), "--hostname-override=" + nodeName,
 			"--node-ip=" + nodeAddress, "--cgroup-root=" + *cgroupRoot, "--v=2",
 		},
 	}
