@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::field::{
-    Usage, answering, descriptors_at_most, healthy, http_endpoint, listening, loopback_address,
-    registering,
+    Usage, answering, descriptors_at_most, http_endpoint, listening, loopback_address, registering,
 };
 use crate::frames::Attack;
-use crate::support::{DEADLINE, DRIVER, Kubelet, Node, Registrar};
+use crate::support::{DEADLINE, DRIVER, Kubelet, Node, Registrar, get};
 
 /// What abuse may add to the memory of any registrar, in KiB. What it may cost ours in all is a row of its own.
 const MAY_ADD: u64 = 16 * 1024;
@@ -52,7 +51,7 @@ impl Target {
     pub async fn is_well(&mut self) {
         assert!(self.registrar.is_running());
         registering(&self.socket).await;
-        healthy(self.http).await;
+        assert_eq!(get(self.http, "/healthz").await.status, 200);
     }
 }
 
@@ -133,7 +132,7 @@ pub async fn f22_probes_idle_connections_garbage_slowloris() {
     for says in [b"".as_slice(), b"\x00\xff\x16\x03\x01garbage\r\n\r\n"] {
         let held = idle(&socket, http, 200, says);
         registering(&socket).await;
-        healthy(http).await;
+        assert_eq!(get(http, "/healthz").await.status, 200);
         let open = usage.descriptors();
         assert!(open <= MAX_DESCRIPTORS, "{open} descriptors are open");
         drop(held);

@@ -18,8 +18,8 @@ use tonic::Code;
 use crate::abuse::{Target, attack, idle};
 use crate::field::{
     Usage, answering, answering_as, assert_memory_is_bounded, complaint, complaints,
-    descriptors_at_most, failed, healthy, http_endpoint, identity, listening, loopback_address,
-    name_at, registered, registering, registrar_through,
+    descriptors_at_most, failed, http_endpoint, identity, listening, loopback_address, name_at,
+    registered, registering, registrar_through,
 };
 use crate::frames::{Attack, Client};
 use crate::support::{DEADLINE, DRIVER, Kubelet, Node, get, until};
@@ -177,7 +177,7 @@ pub async fn memory_under_abuse_of_the_http_server() {
                 client
             })
             .collect();
-        healthy(http).await;
+        assert_eq!(get(http, "/healthz").await.status, 200);
         registering(&target.socket).await;
         assert_memory_is_bounded(target.usage);
         drop(clients);

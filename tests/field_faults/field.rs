@@ -66,16 +66,6 @@ async fn registration(path: &Path) -> Option<()> {
         .flatten()
 }
 
-/// Waits for a health check to succeed: under attack one may come too late.
-pub async fn healthy(http: SocketAddr) {
-    support::within(UNDER_ATTACK, "/healthz to say ok", async {
-        while support::get(http, "/healthz").await.status != 200 {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    })
-    .await;
-}
-
 /// Device and inode of what is at `path`.
 pub fn identity(path: &Path) -> Option<(u64, u64)> {
     let metadata = path.symlink_metadata().ok()?;

@@ -14,8 +14,8 @@ use crate::support::{DEADLINE, DRIVER, Kubelet, Node, Registrar, until};
 
 const NOTHING: [&str; 0] = [];
 
-/// Calls in flight have two seconds; the rest is what a busy machine adds, which stands still for seconds at times.
-const LIMIT: Duration = Duration::from_secs(10);
+/// Calls in flight have two seconds; the rest is what a busy machine adds.
+const LIMIT: Duration = Duration::from_secs(4);
 
 async fn stops(mut registrar: Registrar, phase: &str) {
     registrar.signal(Signal::SIGTERM);

@@ -258,9 +258,11 @@ async fn a_drivers_directory_that_is_gone_for_good_is_the_end_all_the_same() {
 async fn the_registration_and_the_probe_are_stopped_together() {
     let node = Node::new();
     let _driver = node.driver();
-    let (probed, diagnostics) = start(&node, &[]).await;
+    let (mut probed, diagnostics) = start(&node, &[]).await;
     assert_registers(&node, &probed, diagnostics, DRIVER).await;
-    probed.process.stop().await;
+    probed.process.signal(nix::sys::signal::Signal::SIGTERM);
+    let status = probed.process.exit_within(Duration::from_secs(1)).await;
+    assert_eq!(status.code(), Some(0));
     assert!(node.published().is_empty());
 }
 
