@@ -44,8 +44,7 @@ func (n *node) live(t *testing.T) []string {
 	var story []string
 	told := 0
 	tell := func(step string) {
-		// Our watch of CSIDrivers and the kubelet's informer are different clients of the same.
-		requests := slices.DeleteFunc(n.requests(t), func(r string) bool { return strings.Contains(r, "csidrivers") })
+		requests := n.requests(t)
 		story = append(story, "== "+step)
 		story = append(story, requests[told:]...)
 		story = append(story, n.objects(t)...)

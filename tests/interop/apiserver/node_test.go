@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -143,13 +144,33 @@ func (n *node) csiNode(t *testing.T) *storagev1.CSINode {
 }
 
 // requests are the manager's so far, as "VERB RESOURCE CODE".
+// requests are those about Node and CSINode, one after the other.
 func (n *node) requests(t *testing.T) []string {
 	t.Helper()
-	var all []string
+	objects, _ := n.conversations(t)
+	return objects
+}
+
+// conversations also tells the requests about CSIDrivers, which are watched in a time of their own.
+func (n *node) conversations(t *testing.T) (objects, drivers []string) {
+	t.Helper()
 	for _, r := range n.cluster.requests(t, n.user) {
-		all = append(all, r.String())
+		if r.ObjectRef.Resource == "csidrivers" {
+			drivers = append(drivers, r.String())
+		} else {
+			objects = append(objects, r.String())
+		}
 	}
-	return all
+	return objects, drivers
+}
+
+// awaitWatch returns when CSIDrivers are watched.
+func (n *node) awaitWatch(t *testing.T) {
+	t.Helper()
+	await(t, "a watch", func(context.Context) bool {
+		_, drivers := n.conversations(t)
+		return slices.Equal(drivers, []string{"list csidrivers 200", "watch csidrivers 200"})
+	})
 }
 
 // setLabel sets a label of the Node, or removes it.
