@@ -82,6 +82,27 @@ async fn the_drivers_directory_may_come_late_and_be_made_anew() {
 }
 
 #[tokio::test]
+async fn a_driver_in_a_directory_made_anew_is_watched_while_the_one_before_lives() {
+    let node = Node::new();
+    let directory = node.csi_socket().parent().unwrap().to_owned();
+    let _before = node.driver();
+    let registrar = waiting(&node, &[]).await;
+    node.published_as(DRIVER).await;
+
+    // Its listener keeps the directory, so no event tells the end of it.
+    fs::remove_file(node.csi_socket()).unwrap();
+    registrar.log().line("No such file or directory").await;
+    fs::remove_dir(&directory).unwrap();
+    fs::create_dir(&directory).unwrap();
+    let same = node.driver();
+    registrar.log().line("The CSI driver was restarted").await;
+    drop(same);
+    let _other = node.driver_with(Behaviour::named("other.example.com"));
+    node.published_as("other.example.com").await;
+    registrar.stop().await;
+}
+
+#[tokio::test]
 async fn a_closed_and_a_silent_socket_are_outlived() {
     let node = Node::new();
     let path = node.csi_socket();

@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -67,7 +67,11 @@ impl Watcher {
 
     /// Returns when something may have changed: after an event, and every [`POLL_INTERVAL`] while some directory is not
     /// watched. Cancel safe. Whoever is woken looks at the files themselves.
+    ///
+    /// A socket that is open keeps the directory it was bound in: if that is removed, no event says so, and another one may
+    /// be at the path by the next call. So each call looks where its watches are before it waits.
     pub async fn changed(&mut self) {
+        self.leave();
         let all_watched = self
             .directories
             .iter()
@@ -121,8 +125,20 @@ impl Watcher {
         }
     }
 
+    /// Ends the watches of directories that are not at their paths any more. The kernel confirms that with an event.
+    fn leave(&mut self) {
+        for directory in &mut self.directories {
+            let current = id(&directory.path);
+            let left = directory
+                .watched
+                .take_if(|(_, watched)| Some(*watched) != current);
+            end(self.events.as_ref(), left);
+        }
+    }
+
     /// Puts a watch on every directory that has none, or that is not the one watched before.
     fn place(&mut self) {
+        self.leave();
         let Some(events) = &self.events else { return };
         let mask = WatchMask::CREATE
             | WatchMask::MOVE
@@ -132,15 +148,13 @@ impl Watcher {
             | WatchMask::ONLYDIR;
         let mut used_up = None;
         for directory in &mut self.directories {
-            let current = fs::metadata(&directory.path).map(|metadata| FileId::from(&metadata));
-            let watched = directory.watched.as_ref().map(|(_, id)| *id);
-            if current.as_ref().ok() == watched.as_ref() {
+            if directory.watched.is_some() {
                 continue;
             }
-            // A watch follows a directory that is renamed away.
-            end(Some(events), directory.watched.take());
             // Gone, or out of reach: the poll goes on, and the looks say what they find.
-            let Ok(current) = current else { continue };
+            let Some(current) = id(&directory.path) else {
+                continue;
+            };
             match events.watches().add(&directory.path, mask) {
                 Ok(watch) => directory.watched = Some((watch, current)),
                 Err(error) if error.raw_os_error() == Some(Errno::ENOSPC as i32) => {
@@ -161,6 +175,10 @@ impl Watcher {
             directory.watched = None;
         }
     }
+}
+
+fn id(path: &Path) -> Option<FileId> {
+    fs::metadata(path).ok().as_ref().map(FileId::from)
 }
 
 /// Ends a watch. If another path leads to the same directory, that one's watch is told so and placed again.

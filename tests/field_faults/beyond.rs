@@ -316,6 +316,22 @@ pub async fn registration_directory_replaced() {
     let registry = node.registry();
     let limit = Duration::from_secs(10);
 
+    // Removed a moment after it was emptied: no event says so while any listener of it is open. The new one is watched.
+    let other = registry.join("other-reg.sock");
+    let open = UnixListener::bind(&other).unwrap();
+    fs::remove_file(other).unwrap();
+    fs::remove_file(&socket).unwrap();
+    registrar
+        .log()
+        .line("The registration socket is gone")
+        .await;
+    fs::remove_dir(&registry).unwrap();
+    fs::create_dir(&registry).unwrap();
+    answering(&socket, limit).await;
+    fs::remove_file(&socket).unwrap();
+    answering(&socket, Duration::from_secs(5)).await;
+    drop(open);
+
     fs::remove_dir_all(&registry).unwrap();
     fs::write(&registry, "text").unwrap();
     tokio::time::sleep(Duration::from_secs(2)).await;

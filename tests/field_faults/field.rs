@@ -2,7 +2,6 @@
 //! util-linux offers.
 
 use std::fs;
-use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;

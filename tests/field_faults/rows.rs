@@ -209,7 +209,7 @@ fn ours() -> Vec<Row> {
         row!(
             beyond::registration_directory_replaced,
             Works,
-            "registration directory replaced by a file, by a link"
+            "registration directory re-made, replaced by a file, by a link"
         ),
         row!(
             beyond::driver_directory_that_can_never_come_back,

@@ -89,6 +89,23 @@ async fn watches_a_directory_that_was_removed_and_made_again() {
     assert!(woken(&mut watcher).await);
 }
 
+#[tokio::test]
+async fn a_directory_that_outlives_its_removal_is_not_taken_for_the_one_at_the_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("place");
+    fs::create_dir(&place).unwrap();
+    let mut watcher = watching(&place);
+    let _open = std::os::unix::net::UnixListener::bind(place.join("a")).unwrap();
+    assert!(woken(&mut watcher).await);
+    fs::remove_file(place.join("a")).unwrap();
+    assert!(woken(&mut watcher).await);
+    fs::remove_dir(&place).unwrap();
+    fs::create_dir(&place).unwrap();
+    assert!(woken(&mut watcher).await);
+    fs::write(place.join("b"), "").unwrap();
+    assert!(woken(&mut watcher).await);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_poll_comes_however_often_the_wait_is_called_off() {
     let dir = tempfile::tempdir().unwrap();
