@@ -125,20 +125,18 @@ impl Watcher {
         }
     }
 
-    /// Ends the watches of directories that are not at their paths any more. The kernel confirms that with an event.
+    /// Ends the watches of directories that are not at their paths any more: a watch follows one that is renamed away. The
+    /// kernel confirms each end with an event, which wakes the wait and has the watch placed anew.
     fn leave(&mut self) {
         for directory in &mut self.directories {
-            let current = id(&directory.path);
-            let left = directory
-                .watched
-                .take_if(|(_, watched)| Some(*watched) != current);
+            let Directory { path, watched } = directory;
+            let left = watched.take_if(|(_, watched)| id(path) != Some(*watched));
             end(self.events.as_ref(), left);
         }
     }
 
-    /// Puts a watch on every directory that has none, or that is not the one watched before.
+    /// Puts a watch on every directory that has none.
     fn place(&mut self) {
-        self.leave();
         let Some(events) = &self.events else { return };
         let mask = WatchMask::CREATE
             | WatchMask::MOVE

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::time::Duration;
 
 use csi_node_driver_registrar::testing::csi_driver::{Behaviour, CsiDriver, Fault};
+use nix::sys::signal::Signal;
 use tonic::Code;
 
 use crate::support::command::{run, run_command};
@@ -260,7 +261,7 @@ async fn the_registration_and_the_probe_are_stopped_together() {
     let _driver = node.driver();
     let (mut probed, diagnostics) = start(&node, &[]).await;
     assert_registers(&node, &probed, diagnostics, DRIVER).await;
-    probed.process.signal(nix::sys::signal::Signal::SIGTERM);
+    probed.process.signal(Signal::SIGTERM);
     let status = probed.process.exit_within(Duration::from_secs(1)).await;
     assert_eq!(status.code(), Some(0));
     assert!(node.published().is_empty());

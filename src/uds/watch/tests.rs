@@ -1,3 +1,4 @@
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
@@ -95,7 +96,7 @@ async fn a_directory_that_outlives_its_removal_is_not_taken_for_the_one_at_the_p
     let place = dir.path().join("place");
     fs::create_dir(&place).unwrap();
     let mut watcher = watching(&place);
-    let _open = std::os::unix::net::UnixListener::bind(place.join("a")).unwrap();
+    let _open = UnixListener::bind(place.join("a")).unwrap();
     assert!(woken(&mut watcher).await);
     fs::remove_file(place.join("a")).unwrap();
     assert!(woken(&mut watcher).await);

@@ -143,8 +143,7 @@ func (n *node) csiNode(t *testing.T) *storagev1.CSINode {
 	return object
 }
 
-// requests are the manager's so far, as "VERB RESOURCE CODE".
-// requests are those about Node and CSINode, one after the other.
+// requests are the manager's so far about Node and CSINode, one after the other, as "VERB RESOURCE CODE".
 func (n *node) requests(t *testing.T) []string {
 	t.Helper()
 	objects, _ := n.conversations(t)
